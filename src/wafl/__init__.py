@@ -1,6 +1,6 @@
-"""Wasserstein-robust federated learning.
+"""Train federated models that are robust in a Wasserstein ball.
 
-``__init__.pyi`` lists the public names. Each is imported when it is first used, so `wafl --help` loads no torch.
+``__init__.pyi`` lists the public names. Each name is imported on first use, so `wafl --help` does not load torch.
 """
 
 import os as _os

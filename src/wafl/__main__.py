@@ -1,4 +1,4 @@
-"""``python -m wafl``."""
+"""Run the command as ``python -m wafl``."""
 
 from wafl.cli.main import app
 

@@ -1,4 +1,4 @@
-"""What may happen at the end of a round: evaluate, stop early, write a checkpoint, or call your own function."""
+"""Actions at the end of a round: evaluate, stop early, write a checkpoint, or call a function."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,15 +38,18 @@ class Moment:
         return self.make_run()
 
     def stop(self, why: str = "") -> None:
-        """End this run here; the others of its sweep go on. A checkpoint keeps the reason."""
+        """Stop this run after this round, without stopping the other runs; a checkpoint stores the reason."""
         self.stopped = why or "stopped by a callback"
 
     def final_record(self) -> Record:
-        """The round's record with the metrics that callbacks have added, as plain numbers."""
+        """Return the round's record with the metrics that callbacks added, as plain numbers."""
         return with_metrics(self.record, self.metrics)
 
     def values(self, metric: str) -> list[float]:
-        """A metric, or a number of the record such as ``loss``, over the rounds that have it, this one last."""
+        """Return the values of a metric, or of a number in the record such as ``loss``, over the rounds that have it.
+
+        The last value belongs to the current round.
+        """
         rows = [{**record.numbers(), **record.metrics} for record in self.history]
         rows.append({**self.record.numbers(), **self.metrics})
         return [row[metric] for row in rows if metric in row]
@@ -58,26 +61,29 @@ def with_metrics(record: Record, metrics: Mapping[str, float]) -> Record:
 
 
 EVALUATED = ("accuracy", "test_loss", "attacked_accuracy", "attacked_loss")
-"""The metrics of :class:`EvaluateEvery`, which not every round has."""
+"""The metrics that :class:`EvaluateEvery` adds; rounds without an evaluation lack them."""
 
 
 class Callback:
-    """What is told about every round of every run; override what you need. A function of a moment works as well."""
+    """A listener that is called after every round of every run; override the methods that you need.
+
+    A function of a moment works as well.
+    """
 
     def on_start(self, progress: Progress | None) -> None:
-        """Called before the first round; ``progress`` is where a checkpoint resumes, if there is one."""
+        """Prepare for the first round; ``progress`` is the state of a resumed checkpoint, or None."""
 
     def on_choice(self, index: int, name: str, chosen: ChosenRadius) -> None:
-        """Called after ``on_start``, when the radius of a run with ``radius="auto"`` has been chosen."""
+        """Receive the chosen radius of a run with ``radius="auto"``; this follows ``on_start``."""
 
     def on_round(self, moment: Moment) -> None:
-        """Called at the end of a round of one run."""
+        """Process the end of one round of one run."""
 
     def on_progress(self, progress: Progress) -> None:
-        """Called after ``on_round``, once all runs that train together have finished the round."""
+        """Process the end of a round of all runs that train together; this follows ``on_round``."""
 
     def on_end(self, index: int, run: Run) -> None:
-        """Called when a run is done, stopped early or not, or has diverged."""
+        """Process the end of a run, whether it finished, stopped early, or diverged."""
 
 
 Callbacks = Sequence[Callback | Callable[[Moment], Any]]
@@ -85,7 +91,7 @@ Callbacks = Sequence[Callback | Callable[[Moment], Any]]
 
 @dataclass(frozen=True)
 class _Function(Callback):
-    """A plain function of a moment as a callback."""
+    """A callback that calls a plain function of a moment."""
 
     function: Callable[[Moment], Any]
 
@@ -94,7 +100,7 @@ class _Function(Callback):
 
 
 def as_callbacks(callbacks: Callbacks) -> list[Callback]:
-    """Return the callbacks in the order given, functions among them as callbacks."""
+    """Return the callbacks in the order given, with functions converted to callbacks."""
     listed: list[Callback] = []
     for callback in callbacks:
         if isinstance(callback, Callback):
@@ -107,18 +113,18 @@ def as_callbacks(callbacks: Callbacks) -> list[Callback]:
 
 
 class TestedElsewhere(Protocol):
-    """Clients that test a model where their examples are, such as those on Flower's nodes."""
+    """Clients that evaluate a model where their examples are, such as clients on Flower's nodes."""
 
     def evaluate(self, run: Run, *, attack: Attack | None, attacked: float, seed: int) -> Score:
-        """The score of a run on the clients' test examples."""
+        """Return the score of a run on the clients' test examples."""
         ...
 
 
 @frozen
 class EvaluateEvery(Callback):
-    """A test of the model from time to time, which adds ``accuracy`` (for classes) and ``test_loss`` to the metrics.
+    """An evaluation of the model every few rounds, which adds ``accuracy`` (for classes) and ``test_loss``.
 
-    Under an attack the metrics are called ``attacked_accuracy`` and ``attacked_loss``.
+    Under an attack the metrics are named ``attacked_accuracy`` and ``attacked_loss``.
     """
 
     clients: Annotated[Federation | TestedElsewhere, "Whose test examples to use."]
@@ -135,6 +141,7 @@ class EvaluateEvery(Callback):
             present_clients(self.clients)
 
     def on_round(self, moment: Moment) -> None:
+        """Evaluate the model if this round is due, and add the metrics to the moment."""
         if (moment.record.round + 1) % self.rounds:
             return
         clients = self.clients
@@ -148,9 +155,9 @@ class EvaluateEvery(Callback):
 
 @frozen
 class EarlyStopping(Callback):
-    """The end of a run whose metric no longer improves.
+    """A rule that stops a run when its metric no longer improves.
 
-    The decision depends only on the history, so a resumed run stops where an uninterrupted one does.
+    The decision depends only on the history, so a resumed run stops in the same round as an uninterrupted run.
     """
 
     metric: Annotated[str, "A metric, or a number of the record such as ``loss``."] = "loss"
@@ -159,6 +166,7 @@ class EarlyStopping(Callback):
     largest: Annotated[bool, "Whether larger values are better."] = False
 
     def on_round(self, moment: Moment) -> None:
+        """Stop the run if the metric has not improved in the last ``patience`` values."""
         values = moment.values(self.metric)
         if not values and moment.record.round == 0 and self.metric not in EVALUATED:
             known = ", ".join(sorted({**moment.record.numbers(), **moment.metrics}))

@@ -19,4 +19,4 @@ ATTACKS: dict[str, type[Attack]] = {
     "wasserstein": WassersteinShift,
     "autoattack": AutoAttack,
 }
-"""Every attack that experiment files and ``wafl evaluate`` can name."""
+"""All attacks that experiment files and ``wafl evaluate`` can name."""

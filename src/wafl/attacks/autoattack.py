@@ -1,7 +1,7 @@
-"""AutoAttack, so that nobody has to rely on our own PGD: its authors' ensemble, from their package.
+"""Run AutoAttack, the standard ensemble of attacks, from its authors' package.
 
-Croce and Hein, "Reliable evaluation of adversarial robustness with an ensemble of diverse parameter-free attacks"
-(ICML 2020). The package, pyautoattack, is the optional extra ``wafl-learn[autoattack]``.
+Croce and Hein, "Reliable evaluation of adversarial robustness with an ensemble of diverse parameter-free attacks" (ICML
+2020). The package, pyautoattack, is the optional extra ``wafl-learn[autoattack]``.
 """
 
 import math
@@ -33,12 +33,12 @@ autoattack_package = partial(require, PACKAGE.module, extra=PACKAGE.extra, what=
 class AutoAttack(Attack):
     """The standard ensemble within ``||delta|| <= epsilon`` (norm inf or 2) and ``bounds``, in the units of the data.
 
-    Four attacks in turn, each on the examples that are still classified correctly: APGD on the cross-entropy, APGD on
-    the targeted DLR loss, targeted FAB, and the Square attack. The targeted DLR loss needs at least four classes, and
-    Square needs images of at least 5x5 pixels; otherwise they are left out. The bounds must be finite.
+    It runs four attacks in turn, each on the examples that are still classified correctly: APGD on the cross-entropy,
+    APGD on the targeted DLR loss, targeted FAB, and the Square attack. The targeted DLR loss needs at least four
+    classes, and Square needs images of at least 5x5 pixels; otherwise they are skipped. The bounds must be finite.
 
-    It looks for mistakes, not for large losses: an example that is already misclassified, or that no attack could
-    flip, stays where it is. So the accuracy is the attack's result; the loss is not the worst case.
+    AutoAttack searches for errors and not for large losses. It does not move an example that is already misclassified
+    or that no attack could flip. The attack's result is therefore the accuracy; the loss is not the worst case.
     """
 
     settings: ClassVar[Settings] = Settings("epsilon", 0.1, ("norm", "bounds", "queries"))
@@ -60,6 +60,7 @@ class AutoAttack(Attack):
 
     @property
     def reach(self) -> tuple[str, float, float] | None:
+        """The name of the option ``epsilon``, its value and its norm."""
         return "epsilon", self.epsilon, self.norm
 
     def _box(self) -> tuple[float, float]:
@@ -72,9 +73,11 @@ class AutoAttack(Attack):
         return box
 
     def at_once(self, usual: int, device: torch.device) -> int:
+        """Return the number of examples to attack together: many on a GPU, where few take as long as many."""
         return usual if device.type == "cpu" else 8192  # on a GPU, small steps take as long for many as for few
 
     def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
+        """Return the moved examples; correctly classified examples that no attack flips do not move."""
         seed = check_seed(seed)
         low, high = self._box()
         x, examples, labels = population.x, population.x[0], population.y[0]
@@ -113,11 +116,12 @@ class AutoAttack(Attack):
         return torch.where(stays.view(-1, *(1,) * (examples.ndim - 1)), examples, moved)[None]
 
     def describe(self, unit: str) -> str:
+        """Describe the attack: norm, epsilon with its unit, queries if unusual, and bounds."""
         short = "" if self.queries == 5000 else f", {self.queries} queries"
         return f"{norm_name(self.norm)} AutoAttack, epsilon {self.epsilon:g} ({unit}){short}, {in_words(self.bounds)}"
 
     def _project(self, x: Tensor, moved: Tensor) -> Tensor:
-        """Back into the ball and the box, which rounding between the two units may have left slightly."""
+        """Project moved examples back into the ball and the box, which they may leave by rounding."""
         delta = (moved - x).flatten(1)
         if self.norm == math.inf:
             delta = delta.clamp(-self.epsilon, self.epsilon)
@@ -129,7 +133,7 @@ class AutoAttack(Attack):
 
 @contextmanager
 def _undisturbed() -> Generator[None]:
-    """Undo what the package does: it seeds torch's generators and turns off tracing (coverage, a debugger)."""
+    """Undo the package's side effects: it seeds torch's generators and disables tracing (coverage, debuggers)."""
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     trace = sys.gettrace()
     try:

@@ -1,4 +1,4 @@
-"""What an attack is: it moves clients' test examples, one by one or as a distribution; a function can be one."""
+"""Define attacks, which move clients' test examples one by one or as a distribution, or by a function."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -25,10 +25,10 @@ SPACE = "The name of a layer whose output is moved instead of the inputs; sizes 
 
 @dataclass(frozen=True)
 class Population:
-    """Examples that are attacked together: ``x [1, N, ...]`` and their labels ``y [1, N]``.
+    """A batch of examples that are attacked together: ``x [1, N, ...]`` and their labels ``y [1, N]``.
 
-    ``rows [N]`` are the numbers of the examples, which random draws are keyed by (default: from 0). ``weight [N]`` is
-    how much each example counts; it sums to 1 (default: all the same).
+    ``rows [N]`` are the indices of the examples, which key the random draws (default: from 0). ``weight [N]`` contains
+    the weights of the examples, which sum to 1 (default: equal weights).
     """
 
     x: Tensor
@@ -37,10 +37,11 @@ class Population:
     weight: Tensor | None = None
 
     def numbers(self) -> Tensor:
+        """Return the indices of the examples."""
         return torch.arange(self.x.shape[1]) if self.rows is None else self.rows
 
     def uniform(self, seed: int) -> Tensor:
-        """Return draws from [0, 1) in the shape of ``x``, which depend on an example's number and the seed alone."""
+        """Return draws from [0, 1) in the shape of ``x``, which depend only on an example's index and the seed."""
         return self._draws(uniform, seed)
 
     def normal(self, seed: int) -> Tensor:
@@ -52,15 +53,16 @@ class Population:
         return draw(key, Purpose.ATTACK, self.x[0, 0].numel()).to(self.x).view_as(self.x)
 
     def shares(self) -> Tensor:
+        """Return the weights of the examples, which sum to 1."""
         count = self.x.shape[1]
         return self.x.new_full((count,), 1.0 / count) if self.weight is None else self.weight.to(self.x)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of an attack that experiment files and ``wafl evaluate`` can set; other options keep their defaults.
+    """The options of an attack that experiment files and ``wafl evaluate`` can set; others keep their defaults.
 
-    ``size`` is the name of the option for the attack's size, and ``default`` the size of an attack that gives none.
+    ``size`` is the name of the option for the attack's size, and ``default`` is its default.
     """
 
     size: str
@@ -69,20 +71,21 @@ class Settings:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The names of the options, the size first."""
         return (self.size, *self.others)
 
 
 class Attack(Mover, ABC):
-    """Something that happens to test examples: ``attack(model, x, y)`` returns the moved examples."""
+    """A change of test examples: ``attack(model, x, y)`` returns the moved examples."""
 
     settings: ClassVar[Settings]
-    """What experiment files and the command can set, if the attack is in the list of its folder."""
+    """The options that experiment files and the command can set, if the attack is in its folder's list."""
     pointwise: ClassVar[bool] = True
-    """Whether each example is moved by itself, whatever the others are."""
+    """Whether each example moves independently of the others."""
     package: ClassVar[Package | None] = None
     """The optional package that the attack needs."""
     needs_classes: ClassVar[bool] = False
-    """Whether the attack refuses a regression."""
+    """Whether the attack requires classes and raises an error for a regression."""
 
     @classmethod
     def settable(cls) -> dict[str, Option]:
@@ -91,38 +94,42 @@ class Attack(Mover, ABC):
         return {**options, cls.settings.size: replace(options[cls.settings.size], default=cls.settings.default)}
 
     def at_once(self, usual: int, device: torch.device) -> int:
-        """How many examples to attack together on a device, where other work takes ``usual`` of them together."""
+        """Return the number of examples to attack together on a device, where other work takes ``usual`` at once."""
         return usual
 
     def __call__(self, model: nn.Module | Run, x: Any, y: Any, *, loss: Loss | None = None, seed: int = 0) -> Tensor:
+        """Return the moved examples of a model; random draws depend on the seed."""
         self.check_length()
         problem, inputs, labels = single_lane(model, x, y, loss)
         return self.move(problem, Population(inputs, labels), seed)[0]
 
     @abstractmethod
     def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
-        """The moved ``x [1, N, ...]`` of a whole population."""
+        """Return the moved ``x [1, N, ...]`` of a whole population."""
 
     def moved(self, problem: Problem, population: Population, seed: int = 0) -> Moved:
         """Move a population for a test; unlike :meth:`move`, this may move the output of a layer."""
         return self.move(problem, population, seed)
 
     def weights(self, y: Any, num_classes: int | None, seed: int = 0) -> Tensor | None:
-        """How much each attacked example counts, given labels ``y [N]``: ``[N]``, summing to 1; None: all the same."""
+        """Return the weights ``[N]`` of the attacked examples with labels ``y [N]``, or None if all are equal.
+
+        The weights sum to 1.
+        """
         return None
 
     @abstractmethod
     def describe(self, unit: str) -> str:
-        """The attack in words, with the unit of its size."""
+        """Describe the attack in words, with the unit of its size."""
 
 
 def where(space: str | None, unit: str) -> str:
-    """Where an attack moves examples, in words: the unit of the data, or the layer."""
+    """Return the space in which an attack moves examples, in words: the unit of the data, or the layer."""
     return unit if space is None else f"at the output of {space}"
 
 
 def refuse_space(attack: Attack, space: str | None) -> None:
-    """Refuse to return moved examples from an attack that moves a layer's output."""
+    """Raise ValueError if an attack moves a layer's output, since it then has no moved examples to return."""
     if space is not None:
         raise ValueError(f"{attack!r} moves a layer's output and gives no examples: use wafl.evaluate or wafl.compare")
 
@@ -132,16 +139,17 @@ Function = Callable[[nn.Module, Tensor, Tensor], Any]
 
 @dataclass(frozen=True)
 class OwnAttack(Attack):
-    """``function(model, x, y)``, which returns where the examples ``x [N, ...]`` go.
+    """Your function ``function(model, x, y)``, which returns the moved examples for ``x [N, ...]``.
 
-    It is called with each model by itself, in evaluation mode, and with torch's generator at the seed. What it returns
-    is taken as it is: a ball and the bounds of the data are its own affair.
+    The function is called with each model separately, in evaluation mode, and with torch's generator set to the seed.
+    Its result is used unchanged: the function itself must respect a ball and the bounds of the data.
     """
 
     function: Function
     name: str = ""
 
     def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
+        """Return the function's result; raise ValueError if its shape is wrong or a value is not finite."""
         x = population.x[0].long() if problem.task.traits.integers else population.x[0]
         devices = [x.device] if x.device.type == "cuda" else []
         with torch.random.fork_rng(devices), torch.enable_grad():
@@ -154,11 +162,12 @@ class OwnAttack(Attack):
         return moved[None]
 
     def describe(self, unit: str) -> str:
+        """Return the attack's name, by default the function's name."""
         return self.name or getattr(self.function, "__name__", type(self.function).__name__)
 
 
 def _model(problem: Problem) -> nn.Module:
-    """The model of the only lane, to do with as one likes."""
+    """Return a copy of the only lane's model, which may be changed freely."""
     module = copy.deepcopy(problem.task.module).eval()
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     for name, value in problem.task.unflatten(problem.params[0]).items():

@@ -1,4 +1,4 @@
-"""Attacks within a radius: PGD and FGSM around each example, and the worst shift of a whole distribution."""
+"""Attack within a radius: PGD and FGSM around each example, and the worst shift of a whole distribution."""
 
 import math
 from abc import abstractmethod
@@ -26,30 +26,34 @@ NORMS = Choice((2, math.inf))
 
 
 class BoundedAttack(Attack):
-    """Ascent within ``||delta|| <= epsilon``."""
+    """An attack by ascent within ``||delta|| <= epsilon``."""
 
     def __post_init__(self) -> None:
         self.objective()
 
     @abstractmethod
     def objective(self) -> BoundedAscent:
-        """The ascent that finds the moves."""
+        """Return the ascent that finds the moves."""
 
     @property
     def reach(self) -> tuple[str, float, float] | None:
+        """The name of the size option, its value and its norm."""
         return self.objective().reach
 
     def describe(self, unit: str) -> str:
+        """Describe the attack: norm, epsilon with its unit, steps and bounds."""
         ascent = self.objective()
         size = f"epsilon {ascent.epsilon:g} ({where(ascent.space, unit)})"
         steps = f", {ascent.steps} steps" if isinstance(ascent, ProjectedAscent) else ""
         return f"{norm_name(ascent.norm)} {type(self).__name__}, {size}{steps}, {in_words(ascent.bounds)}"
 
     def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
+        """Return the moved examples."""
         refuse_space(self, self.objective().space)
         return dense(self.moved(problem, population, seed))
 
     def moved(self, problem: Problem, population: Population, seed: int = 0) -> Moved:
+        """Return the moves of a population, also at the output of a layer."""
         key = Key.of_examples(check_seed(seed), population.numbers().to(problem.params.device)[None])
         return self.objective()(problem, population.x, population.y, ObjectiveState(key=key)).inputs
 
@@ -80,6 +84,7 @@ class PGD(BoundedAttack):
     space: Annotated[str | None, SPACE] = None
 
     def objective(self) -> BoundedAscent:
+        """Return the projected ascent with these options."""
         return ProjectedAscent(**vars(self))
 
 
@@ -95,16 +100,20 @@ class FGSM(BoundedAttack):
     space: Annotated[str | None, SPACE] = None
 
     def objective(self) -> BoundedAscent:
+        """Return the ascent of one step with these options."""
         return BoundedAscent(**vars(self))
 
 
 SAME, NEAR = 1e-6, 1e-2
-"""How close the last two gammas are: where mass may be split, a mixture of both misses the square of that."""
+"""The allowed gap between the last two gammas, for exact moves and for a mixture of both.
+
+A mixture's error is the square of the gap.
+"""
 
 
 @dataclass(frozen=True)
 class SplitMass:
-    """A distribution with each example in two places: the share ``far_share [N]`` of its mass is at ``far``."""
+    """A distribution that places each example at two points: the share ``far_share [N]`` of its mass is at ``far``."""
 
     near: Tensor
     far: Tensor
@@ -112,11 +121,14 @@ class SplitMass:
 
     @classmethod
     def of(cls, x: Tensor) -> Self:
-        """The distribution with all of each example in one place."""
+        """Return the distribution that places each example at a single point."""
         return cls(x, x, x.new_zeros(x.shape[1]))
 
     def one_each(self, problem: Problem, y: Tensor) -> Tensor:
-        """One place for each example; a split one goes part of the way, at no higher cost, if its loss grows so."""
+        """Return a single point for each example.
+
+        An example with split mass moves part of the way, at no higher cost, if this increases its loss.
+        """
         lead = (1, -1, *(1,) * (self.near.ndim - 2))
         mixed = torch.lerp(self.near, self.far, self.far_share.view(lead))
         better = (problem.loss(mixed, y) > problem.loss(self.near, y)).view(lead)
@@ -125,13 +137,12 @@ class SplitMass:
 
 @frozen
 class WassersteinShift(Attack):
-    """The worst distribution within ``radius`` of the population: the case that the theory is about.
+    """The worst distribution within ``radius`` of the population, the case that the theory covers.
 
-    One gamma is used for the whole weighted population. It is found by bisection, so that the weighted mean squared
-    distance is at most ``radius**2``; if that mean jumps at some gamma, only some of the examples move on: those that
-    gain the most for their cost. The worst distribution splits the mass of the last of them, as :meth:`worst_loss`
-    does. Moved examples cannot be split, so where they are asked for, that one goes part of the way: with many examples
-    it makes no difference.
+    The whole weighted population uses one gamma. Bisection finds the gamma, so that the weighted mean squared distance
+    is at most ``radius**2``. If that mean jumps at some gamma, only the examples with the largest gain per cost take
+    the longer move. The worst distribution splits the mass of the last such example, as :meth:`worst_loss` does. A
+    moved example cannot be split, so it moves part of the way instead. With many examples this makes no difference.
     """
 
     pointwise: ClassVar[bool] = False
@@ -148,6 +159,7 @@ class WassersteinShift(Attack):
 
     @property
     def reach(self) -> tuple[str, float, float] | None:
+        """The name of the option ``radius``, its value and its norm."""
         return "radius", self.radius, self.norm
 
     def __post_init__(self) -> None:
@@ -156,20 +168,22 @@ class WassersteinShift(Attack):
         self._objective(1.0)
 
     def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
+        """Return the moved examples."""
         refuse_space(self, self.space)
         return self._shifted(problem, population, seed)
 
     def moved(self, problem: Problem, population: Population, seed: int = 0) -> Moved:
+        """Return the moves of a population, also at the output of a layer."""
         if self.space is None:
             return self.move(problem, population, seed)
         behind = problem.behind(self.space, population.x)
         return behind.shifted(self._shifted(behind, replace(population, x=behind.at_rest), seed))
 
     def worst_loss(self, model: nn.Module | Run, x: Any, y: Any, *, loss: Loss | None = None, seed: int = 0) -> float:
-        """The expected loss of the worst distribution, in which the mass of one example may be in two places.
+        """Return the expected loss of the worst distribution, in which one example's mass may be at two points.
 
-        The examples are ``x [N, ...]`` with labels or regression targets ``y [N]``. The loss is by default that of a
-        run, and cross-entropy for a plain model; random starts are drawn from the seed.
+        The examples are ``x [N, ...]`` with labels or regression targets ``y [N]``. The default loss is the run's loss,
+        or cross-entropy for a plain model. The seed determines the random starts.
 
         >>> model = nn.Linear(1, 2)
         >>> weight = {"weight": torch.tensor([[4.0], [-4.0]]), "bias": torch.zeros(2)}
@@ -183,7 +197,7 @@ class WassersteinShift(Attack):
         return self.loss_of_worst(problem, Population(inputs, labels), seed)
 
     def loss_of_worst(self, problem: Problem, population: Population, seed: int = 0) -> float:
-        """The loss of :meth:`worst_loss`, of a weighted population."""
+        """Return the loss of :meth:`worst_loss` for a weighted population."""
         split = self._worst(problem, population, seed, NEAR)
         near, far = (problem.loss(points, population.y)[0] for points in (split.near, split.far))
         return float(population.shares() @ torch.lerp(near, far, split.far_share))
@@ -231,6 +245,7 @@ class WassersteinShift(Attack):
         return _spend_rest(problem, y, near, far, share, budget)
 
     def describe(self, unit: str) -> str:
+        """Describe the shift: norm, radius with its unit, and bounds."""
         shift = f"worst {norm_name(self.norm)} Wasserstein shift"
         return f"{shift}, radius {self.radius:g} ({where(self.space, unit)}), {in_words(self.bounds)}"
 
@@ -241,7 +256,10 @@ class WassersteinShift(Attack):
 
 
 def _spend_rest(problem: Problem, y: Tensor, near: Move, far: Move, share: Tensor, budget: float) -> SplitMass:
-    """The worst distribution where the cost jumps: mass goes from its near to its far point while the budget lasts."""
+    """Return the worst distribution where the cost jumps.
+
+    Mass moves from its near to its far point while the budget lasts.
+    """
     gain = problem.loss(far.x_adv, y)[0] - problem.loss(near.x_adv, y)[0]
     extra = share * (far.cost[0] - near.cost[0])
     worth = (gain > 0) & (extra > 0)

@@ -1,4 +1,4 @@
-"""What every room may use and that knows no room: options, errors, random draws, files, norms, bounds, checks.
+"""Provide the foundations of all folders: options, errors, random draws, files, norms, bounds, checks.
 
-Nothing in here may import another folder of the package.
+Modules in this folder must not import any other folder of the package.
 """

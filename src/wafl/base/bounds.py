@@ -1,8 +1,8 @@
-"""The box that moved examples stay in: what the data declare, unless you say otherwise.
+"""Define the box that limits moved examples: by default, the bounds that the data declare.
 
 Everything that moves examples has an option ``bounds``: ``"data"``, the default, a box ``(low, high)``, or None, which
-lets examples leave. What ``"data"`` stands for is looked up once, where clients are known (``Mover.within``);
-without clients it stands for None.
+lets examples leave. ``"data"`` is resolved once, where clients are known (``Mover.within``); without clients it means
+None.
 """
 
 import math
@@ -19,7 +19,7 @@ Bounds = Box | Literal["data"] | None
 
 
 def check_box(box: Any) -> Box | None:
-    """The box as ``(low, high)``, or None for no box; refuses anything else."""
+    """Return the box as ``(low, high)``, or None for no box; raise ValueError for any other value."""
     if box is None:
         return None
     if isinstance(box, str):
@@ -34,7 +34,7 @@ def check_box(box: Any) -> Box | None:
 
 
 def check_bounds(bounds: Any) -> Bounds:
-    """The bounds as a box, None, or ``"data"``; refuses anything else."""
+    """Return the bounds as a box, None, or ``"data"``; raise ValueError for any other value."""
     if isinstance(bounds, str):
         if bounds != DATA:
             raise ValueError(f"bounds={bounds!r} must be 'data', None or two numbers (low, high)")
@@ -43,7 +43,7 @@ def check_bounds(bounds: Any) -> Bounds:
 
 
 def read_bounds(text: str) -> Bounds:
-    """The bounds that a word of a command stands for: data, none or LOW,HIGH."""
+    """Parse the bounds in a command's option: ``data``, ``none`` or ``LOW,HIGH``."""
     if text in (DATA, "none"):
         return DATA if text == DATA else None
     try:
@@ -54,12 +54,12 @@ def read_bounds(text: str) -> Bounds:
 
 
 def box_of(bounds: Bounds, declared: Box | None = None) -> Box | None:
-    """The box that the bounds stand for, on data that declare this one."""
+    """Return the box that the bounds mean on data with this declared box."""
     return declared if bounds == DATA else bounds
 
 
 def in_words(bounds: Bounds) -> str:
-    """What a label says about the bounds.
+    """Describe the bounds for a label.
 
     >>> in_words((0.0, 1.0)), in_words(None)
     ('within [0, 1]', 'unbounded')
@@ -71,11 +71,12 @@ def in_words(bounds: Bounds) -> str:
 
 
 def is_finite(box: Box | None) -> bool:
+    """Return whether there is a box and both of its ends are finite."""
     return box is not None and all(map(math.isfinite, box))
 
 
 def diameter(box: Box, norm: float, features: int) -> float:
-    """The largest distance between two examples whose values all lie in a box.
+    """Return the largest distance between two examples whose values all lie in a box.
 
     >>> diameter((0.0, 1.0), math.inf, 64), diameter((-1.0, 1.0), 2, 64), diameter((0.0, 1.0), 1, 64)
     (1.0, 16.0, 64.0)

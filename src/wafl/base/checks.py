@@ -1,4 +1,4 @@
-"""Checks of numbers that a user passes in, and of what they would cost: errors have value, range and remedy."""
+"""Check numbers that users pass, and the cost of computing with them; errors name value, range and remedy."""
 
 import math
 import os
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 def check_positive(name: str, value: float) -> None:
-    """Refuse a number that is not positive and finite."""
+    """Raise ValueError unless a number is positive and finite."""
     if not (value > 0 and math.isfinite(value)):
         raise ValueError(f"{name}={value} must be positive and finite")
 
 
 def in_round(name: str, value: float | Callable[[int], float], round: int) -> float:
-    """The value of an option in a round, if it is a function of the round; refuses one that is not positive."""
+    """Return an option's value in a round, and check the result if the option is a function of the round."""
     if not callable(value):
         return value
     number = value(round)
@@ -26,11 +26,11 @@ def in_round(name: str, value: float | Callable[[int], float], round: int) -> fl
 
 
 SHORTEST, LONGEST = 1e-100, 1e50
-"""Radii whose squares float64 keeps."""
+"""The range of radii whose squares float64 can represent."""
 
 
 def check_radii(radii: Sequence[float]) -> list[float]:
-    """Return radii as plain numbers; refuse anything else, and radii whose squares float64 loses."""
+    """Return radii as plain numbers; raise ValueError for other values and for squares outside float64's range."""
     if isinstance(radii, str | float | int):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"radii={radii!r} must be a list of numbers, such as [{radii}]")
     try:
@@ -48,7 +48,10 @@ def check_radii(radii: Sequence[float]) -> list[float]:
 
 
 def check_space(space: Any, bounds: Any) -> None:
-    """Refuse what is not the name of a layer, and bounds with one: those of the data say nothing about its output."""
+    """Raise ValueError unless ``space`` is the name of a layer and no bounds are given with it.
+
+    The bounds of the data do not apply to a layer's output.
+    """
     if space is None:
         return
     if not isinstance(space, str) or not space:
@@ -58,30 +61,33 @@ def check_space(space: Any, bounds: Any) -> None:
 
 
 def finite_rows(rows: "Tensor") -> "Tensor":
-    """Which rows ``[N, P]`` hold neither NaN nor infinity; a finite sum has finite terms, so most are only summed."""
+    """Return which rows ``[N, P]`` contain neither NaN nor infinity.
+
+    A finite sum has finite terms, so most rows are only summed.
+    """
     finite = rows.sum(1).isfinite()
     return finite if bool(finite.all()) else rows.isfinite().all(1)
 
 
 def check_seed(seed: Any, name: str = "seed") -> int:
-    """The seed as a plain integer; refuses one outside its range."""
+    """Return the seed as a plain integer; raise ValueError if it is out of range."""
     if not isinstance(seed, Integral) or not 0 <= int(seed) < 2**32:
         raise ValueError(f"{name}={seed!r} must lie in 0 .. 2**32 - 1 and be a whole number")
     return int(seed)
 
 
 STEP = 1e-5
-"""Seconds that one step of an ascent or a descent takes at least, on any machine."""
+"""The minimum duration of one step of an ascent or a descent, in seconds, on any machine."""
 
 MOST_SECONDS = 86_400.0
-"""What the steps of one run may take at that speed; real ones are a hundred times slower."""
+"""The time limit of all steps of one run at that speed; real steps are a hundred times slower."""
 
 LONGEST_ASCENT = 3_600.0
-"""What one ascent, as of an attack, may take at that speed."""
+"""The time limit of one ascent, such as an attack, at that speed."""
 
 
 def check_memory(what: str, size: float, remedy: str) -> None:
-    """Refuse what takes more memory than the machine has."""
+    """Raise ValueError if something needs more memory than the machine has."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if size > machine:
         raise ValueError(
@@ -90,7 +96,7 @@ def check_memory(what: str, size: float, remedy: str) -> None:
 
 
 def check_steps(what: str, steps: float, remedy: str, most: float = MOST_SECONDS) -> None:
-    """Refuse what takes too long even if every step is as fast as a step can be."""
+    """Raise ValueError if the steps take too long even at the highest possible speed."""
     seconds = steps * STEP
     if seconds > most:
         time = f"{seconds / 86_400.0:,.3g} days" if seconds > 86_400.0 else f"{seconds / 3_600.0:.3g} hours"
@@ -98,7 +104,7 @@ def check_steps(what: str, steps: float, remedy: str, most: float = MOST_SECONDS
 
 
 def in_bytes(size: float) -> str:
-    """A size in words.
+    """Format a size with its unit.
 
     >>> in_bytes(2 * 2**30), in_bytes(500)
     ('2 GiB', '500 bytes')

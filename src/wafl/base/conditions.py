@@ -1,10 +1,10 @@
-"""Texts of tables and figures: the names of tests (who is tested, and on what), and the line above estimates."""
+"""Texts of tables and figures: the names of tests (the clients and their data), and the line above estimates."""
 
 import re
 
 CLEAN = "clean"
 SPLITS = ("train", "test", "unseen")
-"""What clients that train hold for training and for testing, and what clients that never train hold."""
+"""The splits of examples: clients that train have ``train`` and ``test``; clients that never train have ``unseen``."""
 _BOUNDS = re.compile(r", (within \[[^\]]*\]|within the bounds of the data|unbounded)(?=$|;)")
 _UNIT = re.compile(r" \((?!at the output of )[^()]*\)")
 
@@ -21,7 +21,7 @@ def shorten(test: str) -> str:
 
 
 def attacked_clients(share: float, attack: str = "") -> str:
-    """Name a test with a share of attacked clients, and the attack if it is given.
+    """Name a test with a share of attacked clients, and the attack if given.
 
     >>> attacked_clients(0.4), attacked_clients(1.0, "l_inf PGD, epsilon 0.1, 20 steps")
     ('40% attacked', 'all attacked: l_inf PGD, epsilon 0.1, 20 steps')
@@ -31,7 +31,7 @@ def attacked_clients(share: float, attack: str = "") -> str:
 
 
 def unseen_clients(shift: str | None = None, under: str = "") -> str:
-    """Name a test on clients that never train: their shift, and ``under`` which attack, if there are any.
+    """Name a test on clients that never train, by their shift and their attack ``under``, if there are any.
 
     >>> unseen_clients(), unseen_clients("Gaussian noise, std 0.3")
     ('unseen clients, clean', 'unseen clients with Gaussian noise, std 0.3')
@@ -43,7 +43,7 @@ def unseen_clients(shift: str | None = None, under: str = "") -> str:
 
 
 def unproven_line(reason: str, side: str = "below") -> str:
-    """Return the first line of a table of estimates, which can be `side` (below or above) the truth.
+    """Return the first line of a table of estimates, which may lie on one `side` (below or above) of the truth.
 
     >>> unproven_line("`ELU` at `self[1]` has no proof")[:64]
     'Not proven: this model has no proof, because `ELU` at `self[1]` '

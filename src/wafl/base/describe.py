@@ -1,4 +1,4 @@
-"""Values as others can take them: plain for JSON, the first of a list, few digits, text that a terminal may show."""
+"""Convert values for others: plain values for JSON, shortened lists, few digits, text that is safe on a terminal."""
 
 import math
 import re
@@ -11,7 +11,10 @@ _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u206
 
 
 def describe(value: Any, call: Callable[[Callable[..., Any]], Any] | None = None) -> Any:
-    """Plain values: objects as tables with their type, infinities as words, functions by name or as ``call`` says."""
+    """Convert a value to plain values.
+
+    Objects become tables with their type, infinities become words, and functions their names or the result of ``call``.
+    """
     if is_dataclass(value) and not isinstance(value, type):
         return {
             "type": type(value).__name__,
@@ -33,12 +36,12 @@ def describe(value: Any, call: Callable[[Callable[..., Any]], Any] | None = None
 
 
 def some(values: Sequence[Any], most: int = 5) -> str:
-    """The first of the values as text, and how many others there are."""
+    """Return the first values as text, followed by the number of omitted values."""
     return ", ".join(map(str, values[:most])) + (f" and {len(values) - most} more" if len(values) > most else "")
 
 
 def rounded(value: float, digits: int) -> float:
-    """The value with so many significant digits.
+    """Round a value to ``digits`` significant digits.
 
     >>> rounded(0.0123456, 3)
     0.0123
@@ -60,9 +63,9 @@ def rounded_up(value: float, digits: int = 4) -> str:
 
 
 def visible(text: str) -> str:
-    """The text with a question mark for every character that a terminal would obey instead of showing it.
+    r"""Replace every control character of a text, which a terminal would execute, by a question mark.
 
-    >>> visible("client \\x1b[2J7")
+    >>> visible("client \x1b[2J7")
     'client ?[2J7'
     """
     return _HIDDEN.sub("?", text)

@@ -1,4 +1,4 @@
-"""Errors besides bad input (a ``ValueError``), warnings, and the names that messages suggest."""
+"""Errors other than bad input (a ``ValueError``), warnings, and the suggestion of similar names."""
 
 import inspect
 import warnings
@@ -8,19 +8,19 @@ from pathlib import Path
 
 
 class DivergedError(RuntimeError):
-    """Training produced a NaN or an infinity; the message has the round, the client and the likely cause."""
+    """Training produced a NaN or an infinity; the message names the round, the client and the likely cause."""
 
 
 class TooFewRepliesError(RuntimeError):
-    """Too few clients gave a usable reply, however often the round was repeated."""
+    """Too few clients sent a usable reply after all repetitions of the round."""
 
 
 class UnboundedError(RuntimeError):
-    """The inner supremum is infinite: nothing limits how far an example may move."""
+    """The inner supremum is infinite, because nothing limits the move of an example."""
 
 
 class UnsoundError(RuntimeError):
-    """A certificate lies below what was reached inside its ball: a mistake in wafl; the message has both numbers."""
+    """A certificate is below a loss inside its ball, which is a bug in wafl; the message has both numbers."""
 
 
 class ConfigError(ValueError):
@@ -28,71 +28,71 @@ class ConfigError(ValueError):
 
 
 class FolderError(ValueError):
-    """The folder of a study is taken, in use, damaged, or from a newer version; nothing in it was changed."""
+    """A study's folder exists already, is in use, is damaged, or is from a newer version; it was not changed."""
 
 
 class UntrustedError(FolderError):
-    """A study from somewhere else names code, which would run if the study were read."""
+    """A study from another source names code, which would run when the study is read."""
 
 
 class CheckpointError(ValueError):
-    """A checkpoint is damaged, or from a different training or a newer version; nothing was changed."""
+    """A checkpoint is damaged, or belongs to another training or a newer version; it was not changed."""
 
 
 class UnfitCheckpointError(CheckpointError):
-    """A checkpoint is sound, but of a different training or another version."""
+    """A checkpoint is intact, but belongs to another training or another version."""
 
 
 class TrainingWarning(UserWarning):
-    """What a run should be told while it trains; each kind has a class of its own."""
+    """A warning during training; each kind has its own class."""
 
 
 class ConcavityWarning(TrainingWarning):
-    """Gamma fell below the concavity limit: the inner maximizer is no longer unique."""
+    """Gamma is below the concavity limit, so the inner maximizer is no longer unique."""
 
 
 class RadiusWarning(TrainingWarning):
-    """The ball was not the one that was asked for: no example moved, or the achieved radius is not the target."""
+    """The ball is not the requested one: no example moved, or the achieved radius is not the target."""
 
 
 class OptimumWarning(TrainingWarning):
-    """Training ended away from the optimum: a few steps of all clients together lower what they minimize."""
+    """Training ended away from the optimum: a few joint steps of all clients lower the training objective."""
 
 
 class UnitWarning(TrainingWarning):
-    """A size, or inputs, are so large next to the data that they must be in another unit."""
+    """A size or the inputs are so large, compared with the data, that they must have another unit."""
 
 
 class DataWarning(UserWarning):
-    """Something about the data you brought makes training harder: columns on other scales, clients of one class."""
+    """A property of the data makes training harder: columns on different scales, or clients with a single class."""
 
 
 class LossWarning(TrainingWarning):
-    """No loss was named, and that of a regression is used."""
+    """No loss was given, so the regression loss is used."""
 
 
 class LabelCostWarning(TrainingWarning):
-    """The label cost is so low that moving the targets alone multiplies the loss."""
+    """The label cost is so low that moving only the targets multiplies the loss."""
 
 
 class DivergenceWarning(TrainingWarning):
-    """The loss has risen far above that of the first round; the message has since when, and which clients stand out."""
+    """The loss is far above its value in the first round; the message names the round and the suspicious clients."""
 
 
 class SequentialWarning(TrainingWarning):
-    """The model cannot be batched over clients, which are computed one after another: slower, with the same results."""
+    """The model cannot be batched over clients, so they run one by one: slower, with the same results."""
 
 
 class VersionWarning(TrainingWarning):
-    """A study goes on with another version of wafl or torch than it was begun with: bits may differ."""
+    """A study continues with another version of wafl or torch than before, so bits may differ."""
 
 
 class CheckpointWarning(TrainingWarning):
-    """The last checkpoint is damaged: training goes on from the one before, and trains the rounds since then again."""
+    """The last checkpoint is damaged, so training resumes from the previous one and repeats the rounds since."""
 
 
 class PreconditionError(ValueError):
-    """A bound does not apply to the given model and data; the message says which precondition fails."""
+    """A bound does not apply to the given model and data; the message names the failed precondition."""
 
 
 def warn_user(message: str, category: type[Warning]) -> None:
@@ -111,11 +111,11 @@ ELSEWHERE = {
     "wd": "weight_decay",
     "eps": "epsilon",
 }
-"""What things are called in other libraries."""
+"""The names of the same things in other libraries."""
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
-    """The known name that is most like a word, whatever its case; among equals, one that begins like it.
+    """Return the known name that is most similar to a word, ignoring case; ties prefer the same beginning.
 
     >>> nearest("Wafel", ["FedAvg", "WAFL"]), nearest("lr", ["rounds", "learning_rate"]), nearest("x", ["rounds"])
     ('WAFL', 'learning_rate', None)
@@ -134,7 +134,7 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown word: empty if no known name is like it.
+    """Return the end of a message about an unknown word, or an empty text if no known name is similar.
 
     >>> did_you_mean("pdg", ["fgsm", "pgd"]), did_you_mean("x", ["pgd"])
     (": did you mean 'pgd'?", '')

@@ -1,4 +1,4 @@
-"""Packages that only some features need; each is an optional extra of this one."""
+"""Import optional packages, each of which is an extra of this package."""
 
 import importlib
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ class Package(NamedTuple):
 
 
 def require(module: str, *, extra: str, what: str) -> Any:
-    """Import a module, or raise a ValueError that says how to install it.
+    """Import a module, or raise ValueError with the command that installs it.
 
     >>> require("no_such_package", extra="tensorboard", what="TensorBoardTracker")
     Traceback (most recent call last):

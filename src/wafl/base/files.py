@@ -1,4 +1,4 @@
-"""Files that are either complete or absent, that show when they have been damaged, and that no link leads elsewhere."""
+"""Write files completely or not at all, detect damage, and follow no links to other places."""
 
 import json
 import os
@@ -15,15 +15,15 @@ from wafl.base.json_types import parsed_table
 
 SEAL = "checksum"
 LARGEST = 2**28
-"""The most bytes of a file of ours that holds JSON."""
+"""The maximum size in bytes of a JSON file of this package."""
 TEMPORARY = ".tmp"
-"""How the names of files end that a crash may leave behind."""
+"""The suffix of temporary files, which a crash may leave behind."""
 
 
 def check_place(path: Path, *, page: bool = False) -> None:
-    """Raise ValueError if no file can be written here: it is a folder, its folder is missing, or a page has its name.
+    """Raise ValueError if no file can be written here: a folder, a missing parent, or a page with its name.
 
-    ``page``: next to the file goes a page in words, ``NAME.md``.
+    With ``page``, a readable page ``NAME.md`` is written next to the file.
     """
     if page and path.suffix == ".md":
         raise ValueError(f"{path} is the name of the page in words: name the certificate {path.stem}.json")
@@ -34,7 +34,10 @@ def check_place(path: Path, *, page: bool = False) -> None:
 
 
 def write_whole(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Write all of it or nothing: under a name that nobody could have put a link at, synced, then renamed."""
+    """Write a file completely or not at all.
+
+    The content goes to an unpredictable temporary name, where no link can wait, is synced, and is then renamed.
+    """
     temporary = _temporary(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     try:
@@ -50,7 +53,10 @@ def write_whole(path: Path, content: bytes, mode: int = 0o666) -> None:
 
 
 def read_limited(path: Path, most: int = LARGEST) -> bytes:
-    """The bytes of a plain file; a ValueError if it has more than ``most``, or is a pipe, which may never end."""
+    """Return the bytes of a plain file; raise ValueError if it has more than ``most`` bytes or is not a plain file.
+
+    A pipe might never end.
+    """
     if path.exists() and not path.is_file():
         raise ValueError("it is not a plain file")
     if path.stat().st_size > most:
@@ -59,13 +65,19 @@ def read_limited(path: Path, most: int = LARGEST) -> bytes:
 
 
 def read_tensors(path: Path) -> bytes:
-    """The bytes of a file of tensors, which takes its size again when they are read, so at most half of the memory."""
+    """Return the bytes of a file of tensors, limited to half of the memory.
+
+    Reading the tensors takes the size of the file a second time.
+    """
     return read_limited(path, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
 
 
 @contextmanager
 def whole_folder(path: Path) -> Generator[Path, None, None]:
-    """A new folder, all of it or nothing: filled under another name, synced, renamed; or FileExistsError."""
+    """Create a new folder completely or not at all; raise FileExistsError if it exists.
+
+    The block fills it under a temporary name; afterwards it is synced and renamed.
+    """
     temporary = _temporary(path)
     temporary.mkdir(parents=True)
     try:
@@ -82,7 +94,7 @@ def whole_folder(path: Path) -> Generator[Path, None, None]:
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether a crash has left it behind, or somebody is still writing it."""
+    """Return whether a path is temporary: left behind by a crash, or still being written."""
     return path.name.startswith(".") and path.name.endswith(TEMPORARY)
 
 
@@ -93,7 +105,7 @@ def _temporary(path: Path) -> Path:
 def not_plain(folder: Path) -> Iterator[Path]:
     """Yield the links, pipes, sockets and devices below a folder, which itself may be reached through a link.
 
-    A hard link is a file that has another name, here or elsewhere: what is appended to one appears in the other.
+    A file with several hard links counts: whatever is appended to one name appears under the other.
     """
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
@@ -106,9 +118,9 @@ def not_plain(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def lock(path: Path, patience: float, busy: Exception) -> Generator[None, None, None]:
-    """A block in which no other process has the lock file; if one has it for so many seconds, ``busy`` is raised.
+    """Hold a lock file during the block; raise ``busy`` if another process holds it for ``patience`` seconds.
 
-    The lock ends with the process, however it ends.
+    The lock ends with the process, even after a crash.
     """
     from filelock import FileLock, Timeout
 
@@ -121,7 +133,7 @@ def lock(path: Path, patience: float, busy: Exception) -> Generator[None, None, 
 
 
 def is_locked(path: Path) -> bool:
-    """Return True if a process holds the lock file; this takes no exclusive lock itself."""
+    """Return whether a process holds the lock file; this takes no exclusive lock itself."""
     import fcntl  # Unix only
 
     if not path.is_file():
@@ -135,13 +147,13 @@ def is_locked(path: Path) -> bool:
 
 
 def remove_temporary(folder: Path) -> None:
-    """Remove what a crash left half written in a folder."""
+    """Remove the incomplete files of a crash from a folder."""
     for path in folder.glob(f".*{TEMPORARY}"):
         remove(path)
 
 
 def remove(path: Path) -> None:
-    """Remove a folder with all that is in it, or a file, which may be missing."""
+    """Remove a folder with its content, or a file, which may be missing."""
     if path.is_dir():
         shutil.rmtree(path)
     else:
@@ -149,7 +161,7 @@ def remove(path: Path) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Make a rename in the folder survive a crash."""
+    """Make a rename in the folder durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -158,12 +170,12 @@ def sync(folder: Path) -> None:
 
 
 def sealed(content: Mapping[str, Any], *, indent: int | None = 1) -> bytes:
-    """JSON with its own checksum; writing is several times faster without an indent."""
+    """Return JSON with a checksum of its content; without an indent, writing is several times faster."""
     return json.dumps({**content, SEAL: _checksum(content)}, indent=indent).encode()
 
 
 def unsealed(data: bytes) -> dict[str, Any]:
-    """What :func:`sealed` wrote; raises ValueError if a byte of it has changed.
+    """Return the content of :func:`sealed` JSON; raise ValueError if a byte has changed.
 
     >>> unsealed(sealed({"loss": 0.5}))
     {'loss': 0.5}

@@ -1,4 +1,4 @@
-"""Digests by which examples, models and code are known again: one changed bit gives another digest."""
+"""Compute digests that identify examples, models and code: one changed bit changes the digest."""
 
 import ast
 import inspect
@@ -18,7 +18,7 @@ from torch import Tensor, float32, float64, nn, uint8
 
 
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """The names whose digest has changed, or is on one side alone.
+    """Return the names whose digests differ or that only one side has.
 
     >>> changed({"model": "a", "loss": "b"}, {"model": "a", "loss": "c"})
     ['loss']
@@ -27,7 +27,7 @@ def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 def tensors_digest(tensors: Iterable[Tensor], about: object = None) -> str:
-    """The digest of all bytes of tensors, which may come one after another, and of plain values about them."""
+    """Return the digest of all bytes of tensors, which may come from an iterator, and of plain values about them."""
     digest = sha256(json.dumps(about).encode())
     for tensor in tensors:
         if tensor.numel():  # nothing, as numpy makes it, has no strides that could be viewed as bytes
@@ -71,14 +71,14 @@ def model_digest(model: nn.Module, *, dtypes: bool = False, arrays: bool = True)
 
 
 def object_digest(thing: Any) -> str:
-    """The digest of a function's or object's plain settings, and of its code if that is your own."""
+    """Return the digest of the plain settings of a function or object, and of its code if it is your code."""
     code = code_of([thing] if callable(thing) and hasattr(thing, "__qualname__") else [type(thing)])
     settings = vars(thing) if hasattr(thing, "__dict__") and not isinstance(thing, FunctionType) else thing
     return sha256(json.dumps([_plain(settings), sorted(code.items())]).encode()).hexdigest()
 
 
 def code_of(roots: Iterable[Any], arrays: bool = True) -> dict[str, str]:
-    """The source, without comments, of your own functions and classes, by name, and of your own ones that they use."""
+    """Return the source of your functions and classes and of all your code that they use, by name, without comments."""
     sources: dict[str, str] = {}
     waiting = list(roots)
     while waiting:
@@ -100,7 +100,7 @@ def code_of(roots: Iterable[Any], arrays: bool = True) -> dict[str, str]:
 
 
 def _used(thing: Any) -> Iterator[tuple[str, Any]]:
-    """What a function or class of your own refers to, by name."""
+    """Yield the names and values that your function or class refers to."""
     if isinstance(thing, type):
         for base in thing.__mro__[1:]:
             yield base.__name__, base
@@ -116,7 +116,7 @@ def _used(thing: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _bare(member: Any) -> Any:
-    """The function behind a static method, class method or property."""
+    """Return the function behind a static method, class method or property."""
     return getattr(member, "__func__", None) or getattr(member, "fget", None) or member
 
 
@@ -138,7 +138,10 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _plain(value: Any, arrays: bool = True) -> Any:
-    """Numbers and words as JSON, functions by their names, arrays by digests; None for what has no lasting form."""
+    """Convert a value to JSON.
+
+    Functions become their names, arrays their digests, and values without a lasting form None.
+    """
     value = cast(Any, value).item() if isinstance(value, generic) else value
     if isinstance(value, bytes | float):
         return value.hex()
@@ -173,7 +176,7 @@ def _name(thing: Any) -> str:
 
 
 def _is_own(thing: Any) -> bool:
-    """Whether the code of a thing is neither wafl's, nor Python's, nor that of an installed library."""
+    """Return whether the code is the user's, and not from wafl, Python or an installed library."""
     module = thing if isinstance(thing, ModuleType) else sys.modules.get(getattr(thing, "__module__", None) or "")
     if module is None or module.__name__.partition(".")[0] in {"wafl", "torch", *sys.stdlib_module_names}:
         return False
@@ -183,7 +186,7 @@ def _is_own(thing: Any) -> bool:
 
 
 def _source(thing: Any) -> str:
-    """The source of a thing without comments and layout; empty if there is none, as for what was typed at a prompt."""
+    """Return the source without comments and layout, or an empty text if there is none, as at a prompt."""
     try:
         text = textwrap.dedent(inspect.getsource(thing))
     except (OSError, TypeError):

@@ -1,4 +1,4 @@
-"""JSON that may come from anywhere: how deep it is nested, and which types its values have."""
+"""Read JSON from untrusted sources: limit its nesting and check the types of its values."""
 
 import json
 from collections.abc import Mapping
@@ -6,13 +6,13 @@ from functools import cache
 from typing import Any
 
 DEPTH = 50
-"""Levels of lists and tables in a file; those that wafl writes have fewer than ten."""
+"""The maximum nesting of lists and tables in a file; files of wafl have fewer than ten levels."""
 DIGITS = 300
-"""The most digits of a whole number in a file; a float cannot stand for one with more."""
+"""The maximum number of digits of a whole number in a file; a float cannot represent longer ones."""
 
 
 def parsed(data: bytes | str) -> Any:
-    """The value that JSON describes; a ValueError if it is damaged or nested too deeply to work with."""
+    """Return the value that JSON describes; raise ValueError if it is damaged or nested too deeply."""
     try:
         content: Any = json.loads(data, parse_int=_short_int)
     except RecursionError:
@@ -39,7 +39,7 @@ def _short_int(digits: str) -> int:
 
 
 def parsed_table(data: bytes | str) -> dict[str, Any]:
-    """The table that JSON describes; a ValueError if it is not one."""
+    """Return the table that JSON describes; raise ValueError if it is not a table."""
     content = parsed(data)
     if not isinstance(content, dict):
         raise ValueError("it is not a table")
@@ -47,12 +47,12 @@ def parsed_table(data: bytes | str) -> dict[str, Any]:
 
 
 def check_types(table: Any, types: Mapping[str, Any], where: str = "") -> None:
-    """A ValueError that names the first value of a table that is missing or has another type.
+    """Raise ValueError with the name of the first value in a table that is missing or has the wrong type.
 
     Args:
-        table: what a file holds.
-        types: by name, a type, or again such a table of types. Names that end with ``?`` may be missing; ``*`` is each
-            name that the table has.
+        table: the content of a file.
+        types: a type or another such table per name. Names that end with ``?`` may be missing; ``*`` stands for every
+            name in the table.
         where: the name of the table itself.
 
     >>> check_types({"loss": 0.5, "by": {"client": [1]}}, {"loss": float, "by": {"client": list[str]}, "seed?": int})
@@ -74,7 +74,7 @@ def check_types(table: Any, types: Mapping[str, Any], where: str = "") -> None:
 
 
 def as_type(kind: Any, value: Any, where: str = "") -> Any:
-    """The value as this type, such as ``list[float]`` or a dataclass; a ValueError that names what does not fit."""
+    """Return the value as this type, such as ``list[float]`` or a dataclass; raise ValueError that names a mismatch."""
     from pydantic import ValidationError
 
     try:

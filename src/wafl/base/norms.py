@@ -1,4 +1,4 @@
-"""The ground norms 1, 2 and inf: lengths, duals and names."""
+"""Compute with the ground norms 1, 2 and inf: lengths, duals and names."""
 
 import math
 
@@ -11,16 +11,17 @@ NORMS = (1, 2, math.inf)
 
 
 def check_norm(norm: float) -> None:
+    """Raise ValueError unless the norm is 1, 2 or infinity."""
     Norm.check("norm", norm)
 
 
 def dual(norm: float) -> float:
-    """The norm in which slopes are measured: ``||g||_* = max <g, v>`` over ``||v|| <= 1``."""
+    """Return the norm for slopes: ``||g||_* = max <g, v>`` over ``||v|| <= 1``."""
     return {1: math.inf, 2: 2, math.inf: 1}[norm]
 
 
 def power_norm(delta: Tensor, norm: float, power: int) -> Tensor:
-    """``||delta||^power`` over the last dimension."""
+    """Return ``||delta||^power`` over the last dimension."""
     if norm == 2:
         squared = delta.square().sum(-1)
         return squared if power == 2 else squared.sqrt()
@@ -29,7 +30,7 @@ def power_norm(delta: Tensor, norm: float, power: int) -> Tensor:
 
 
 def steepest(slope: Tensor, norm: float) -> Tensor:
-    """The v with ``||v|| <= 1`` that has the largest ``<slope, v>``, which is ``||slope||_*``."""
+    """Return the v with ``||v|| <= 1`` that maximizes ``<slope, v>``; the maximum is ``||slope||_*``."""
     if norm == 2:
         return slope / slope.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(slope.dtype).tiny)
     if norm == 1:
@@ -39,14 +40,14 @@ def steepest(slope: Tensor, norm: float) -> Tensor:
 
 
 def typical_length(norm: float, features: int) -> float:
-    """The norm of a move of Euclidean length 1 toward a higher loss: along all coordinates alike for inf."""
+    """Return the norm of a move of Euclidean length 1 toward a higher loss; for inf, along all coordinates alike."""
     return 1.0 / math.sqrt(features) if norm == math.inf else 1.0
 
 
 def typical_price(norm: float, features: int) -> float:
-    """The gamma, relative to that of norm 2, whose move has the same Euclidean length.
+    """Return the gamma, relative to the gamma of norm 2, whose move has the same Euclidean length.
 
-    The move has the norm ``||g||_* / (2 gamma)``; the gradient g is taken to have independent normal entries.
+    The move has the norm ``||g||_* / (2 gamma)``; the gradient g is assumed to have independent normal entries.
 
     >>> typical_price(2, 784), round(typical_price(math.inf, 784)), round(typical_price(1, 784), 2)
     (1.0, 626, 0.13)
@@ -60,4 +61,5 @@ def typical_price(norm: float, features: int) -> float:
 
 
 def norm_name(norm: float) -> str:
+    """Return the name of a norm, such as ``l2`` or ``l_inf``."""
     return "l_inf" if norm == math.inf else f"l{norm:g}"

@@ -1,9 +1,9 @@
-"""Options written once: a dataclass field states its type, its range and its purpose.
+"""Define options once: a dataclass field declares its type, its range and its purpose.
 
     gamma: Annotated[float | None, Positive(": a smaller gamma is a larger ball"), "The price of transport."] = None
 
 The constructor checks the range (:func:`check_options`); experiment files, the command line, the schema and the
-signatures of functions are made from the same fields (:func:`options_of`, :mod:`wafl.base.signatures`).
+signatures of functions are derived from the same fields (:func:`options_of`, :mod:`wafl.base.signatures`).
 """
 
 import inspect
@@ -44,8 +44,8 @@ T = TypeVar("T")
 class Range:
     """Numbers from ``low`` to ``high``.
 
-    An open end is excluded, and infinity is too unless ``infinite``. ``hint`` ends the error message with a remedy.
-    ``word`` may be given instead of a number.
+    An open end is excluded, and so is infinity unless ``infinite``. ``hint`` ends the error message with a remedy.
+    ``word`` may replace a number.
     """
 
     low: float = -math.inf
@@ -57,6 +57,7 @@ class Range:
     word: str | None = None
 
     def check(self, name: str, value: Any) -> None:
+        """Raise ValueError unless the value is a number in the range or the word."""
         if self.word is not None and value == self.word:
             return
         if not _is_number(value, Real):
@@ -66,11 +67,13 @@ class Range:
             raise ValueError(f"{name}={value!r} must {self.words()}{self.hint}")
 
     def holds(self, value: float) -> bool:
+        """Return whether the range contains the value."""
         above = value > self.low if self.low_open else value >= self.low
         below = value < self.high if self.high_open else value <= self.high
         return bool(above and below and (self.infinite or math.isfinite(value)))
 
     def words(self) -> str:
+        """Describe the range for an error message, such as ``be positive and finite``."""
         if self.high < math.inf:
             left, right = "(" if self.low_open else "[", ")" if self.high_open else "]"
             return f"lie in {left}{self.low:g}, {self.high:g}{right}"
@@ -89,6 +92,7 @@ class Count:
     hint: str = ""
 
     def check(self, name: str, value: Any) -> None:
+        """Raise ValueError unless the value is a whole number of at least ``low``."""
         whole = _is_number(value, Integral)
         if not whole or int(value) < self.low:
             kind = "" if whole else "a whole number, "
@@ -103,6 +107,7 @@ class Choice:
     hint: str = ""
 
     def check(self, name: str, value: Any) -> None:
+        """Raise ValueError unless the value is one of ``values``."""
         single = isinstance(value, str) or _is_number(value, Real)  # an array would be compared value by value
         if not single or value not in self.values:
             *head, last = (f"{each:g}" if isinstance(each, float) else str(each) for each in self.values)
@@ -116,6 +121,7 @@ class Box:
     """Two numbers ``(low, high)``, or ``"data"``: see :mod:`wafl.base.bounds`."""
 
     def check(self, name: str, value: Any) -> None:
+        """Raise ValueError unless the value is a box, None or ``"data"``."""
         check_bounds(value)
 
 
@@ -123,7 +129,8 @@ class Box:
 class Matrix:
     """The cost matrix of a ball: see :mod:`wafl.objectives.ball.cost_matrix`, which checks it."""
 
-    def check(self, name: str, value: Any) -> None: ...
+    def check(self, name: str, value: Any) -> None:
+        """Accept any value; the ball checks its matrix."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +138,7 @@ class Seed:
     """Whole numbers from 0 to 2**32 - 1."""
 
     def check(self, name: str, value: Any) -> None:
+        """Raise ValueError unless the value is a valid seed."""
         check_seed(value, name)
 
 
@@ -141,6 +149,7 @@ class Listed:
     each: Count | Range
 
     def check(self, name: str, value: Any) -> None:
+        """Raise ValueError unless the value is a nonempty list of valid items."""
         if not isinstance(value, list | tuple) or not value:
             number = "whole number, such as (28, 28)" if isinstance(self.each, Count) else "number, such as (0.1, 0.3)"
             raise ValueError(f"{name}={value!r} must be a list of at least one {number}")
@@ -155,6 +164,7 @@ class Named:
     each: Count
 
     def check(self, name: str, value: Any) -> None:
+        """Raise ValueError unless the value maps names to valid whole numbers."""
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):  # pyright: ignore[reportUnknownVariableType]
             raise ValueError(f"{name}={value!r} must have whole numbers by name, such as {{'north': 5000}}")
         for key, item in value.items():  # pyright: ignore[reportUnknownVariableType]
@@ -168,18 +178,19 @@ class EachRound:
     range: Range
 
     def check(self, name: str, value: Any) -> None:
+        """Raise ValueError unless the value is a function or a number in the range."""
         if not callable(value):
             self.range.check(name, value)
 
 
 @dataclass(frozen=True)
 class Tunable:
-    """How :func:`wafl.tune` searches an option by default: a choice takes each of its values, a number is scaled.
+    """The default search of an option by :func:`wafl.tune`: a choice takes each of its values, a number is scaled.
 
     Args:
-        factor: the search goes from ``value / factor`` to ``value * factor``, evenly in the logarithm.
-        gentle: the end at which the option does least; of trials that are equally good, the gentlest is chosen.
-        comparable: what the number is worth in another norm, as a function of the norm and the number of features.
+        factor: the search ranges from ``value / factor`` to ``value * factor``, uniformly in the logarithm.
+        gentle: the end of the range with the weakest effect. Among equally good trials, the gentlest is chosen.
+        comparable: the equivalent number in another norm, as a function of the norm and the number of features.
     """
 
     factor: float = 10.0
@@ -191,6 +202,7 @@ Limits = Range | Count | Choice | Box | Matrix | Seed | Listed | Named | EachRou
 
 
 def Positive(hint: str = "", *, infinite: bool = False, word: str | None = None) -> Range:
+    """Return the range of positive numbers."""
     return Range(0.0, hint=hint, low_open=True, infinite=infinite, word=word)
 
 
@@ -200,7 +212,7 @@ Norm = Choice((1, 2, math.inf))
 
 @dataclass(frozen=True)
 class Option:
-    """One field: the type of its value (without None), its limits, its purpose, its default, how it is searched."""
+    """One field: the type of its value (without None), its limits, its purpose, its default, and its search."""
 
     name: str
     kind: Any
@@ -212,23 +224,24 @@ class Option:
 
     @property
     def plain(self) -> bool:
-        """Whether a file or a flag can say its value: not if that is anything at all."""
+        """Whether a file or a flag can contain its value, which needs a type or limits."""
         return self.kind is not Any or self.limits is not None
 
     def check(self, value: Any) -> None:
+        """Raise ValueError if the value is outside the limits."""
         if self.limits is not None and not (value is None and self.optional):
             self.limits.check(self.name, value)
 
 
 @cache
 def options_of(kind: type) -> dict[str, Option]:
-    """The options of a dataclass, by name, in the order of its fields."""
+    """Return the options of a dataclass, by name, in the order of its fields."""
     hints = get_type_hints(kind, include_extras=True)
     return {field.name: _option(field.name, hints[field.name], field.default) for field in fields(kind)}
 
 
 def check_options(owner: Any) -> None:
-    """Refuse values outside their range, and store numpy's numbers as Python's; for a dataclass's ``__post_init__``."""
+    """Raise ValueError for values out of range, and convert numpy's numbers to Python's; for ``__post_init__``."""
     numpy: Any = sys.modules.get("numpy")  # where it is not loaded, no number is its own
     for name, option in options_of(type(owner)).items():
         value = getattr(owner, name)
@@ -241,24 +254,24 @@ class Part:
     """A part of a method: a value with options, most often a dataclass, whose constructor checks their ranges."""
 
     slot: ClassVar[str]
-    """Which part of a method it is."""
+    """The role of the part in a method."""
 
     def __post_init__(self) -> None:
         with suppress(NameError):  # your own part, whose annotations name what only its function knows
             check_options(self)
 
     def changed(self, **options: Any) -> Self:
-        """The same part with other options."""
+        """Return a copy of this part with other options."""
         return replace(cast(Any, self), **options)
 
 
 def part(options: Any, kind: type[T]) -> T:
-    """A part of this kind, made from those of the options that belong to it."""
+    """Return a part of this kind, built from the matching fields of ``options``."""
     return kind(**{field.name: getattr(options, field.name) for field in fields(kind)})  # pyright: ignore[reportArgumentType]
 
 
 def maker(kind: Callable[P, T]) -> Callable[P, T]:
-    """A function that makes one of this class, with the signature and the docstring of the class."""
+    """Return a function that makes instances of this class, with the signature and the docstring of the class."""
 
     def make(*args: P.args, **kwargs: P.kwargs) -> T:
         return kind(*args, **kwargs)
@@ -267,7 +280,7 @@ def maker(kind: Callable[P, T]) -> Callable[P, T]:
 
 
 def documented(kind: type[T]) -> type[T]:
-    """The dataclass, whose help lists its options: in its signature, and in the ``Args`` of its docstring."""
+    """Return the dataclass with its options listed in its signature and in the ``Args`` of its docstring."""
     kind.__doc__ = with_arguments(kind.__doc__ or "", kind)
     made: Any = kind.__init__  # a signature of the class itself would be inherited
     made.__annotations__ = {name: each.annotation for name, each in plain_signature(kind).parameters.items()}
@@ -276,7 +289,7 @@ def documented(kind: type[T]) -> type[T]:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def frozen(kind: type[T]) -> type[T]:
-    """The class as a frozen dataclass that checks its options, and whose help lists them."""
+    """Make a class a frozen dataclass that checks its options and lists them in its help."""
     checked: Any = kind
     if not hasattr(checked, "__post_init__"):
         checked.__post_init__ = check_options
@@ -285,19 +298,19 @@ def frozen(kind: type[T]) -> type[T]:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def record(kind: type[T]) -> type[T]:
-    """Make a frozen dataclass whose help lists its fields, for values that are made in every round and not checked."""
+    """Make a frozen dataclass that lists its fields in its help, for values made in every round and not checked."""
     return documented(dataclass(frozen=True)(kind))
 
 
 def plain_signature(kind: Any) -> inspect.Signature:
-    """The signature of a dataclass, with the types of its options alone."""
+    """Return the signature of a dataclass, with only the types of its options."""
     hints, signature = get_type_hints(kind), inspect.signature(kind)
     plain = [each.replace(annotation=hints[name]) for name, each in signature.parameters.items()]
     return signature.replace(parameters=plain, return_annotation=signature.empty)
 
 
 def with_arguments(doc: str, kind: type) -> str:
-    """A docstring whose ``Args`` end with the options of a dataclass; what is returned and examples come after them."""
+    """Return a docstring whose ``Args`` end with a dataclass's options, followed by its returns and examples."""
     doc = inspect.cleandoc(doc)
     docs = [(name, options_of(kind)[name].doc) for name in inspect.signature(kind).parameters]
     lines = [f"    {name}: {doc[:1].lower()}{doc[1:]}" for name, doc in docs]
@@ -306,13 +319,13 @@ def with_arguments(doc: str, kind: type) -> str:
 
 
 def unknown_option(owner: str, name: str, known: Collection[str]) -> str:
-    """The message about an option that does not exist: the closest name, or all names."""
+    """Return the message about an option that does not exist, with the closest name or all names."""
     hint = did_you_mean(name, known) or f": it has: {', '.join(known)}"
     return f"{owner} has no option {name!r}{hint}"
 
 
 def _is_number(value: Any, kind: type) -> bool:
-    """Numpy's numbers count; True and False do not."""
+    """Return whether a value is a number of this kind; numpy's numbers count, True and False do not."""
     return isinstance(value, kind) and not isinstance(value, bool)
 
 

@@ -1,9 +1,9 @@
-"""Random numbers that are a pure function of their key.
+"""Draw random numbers that are a pure function of their key.
 
-Philox-4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), written in
-integer tensor operations, so that a draw is the same on every device and in every engine. A key is
-``(seed, purpose, round, client, step)``; nothing is ever seeded globally, so neither the order in
-which clients are visited nor the lanes they share nor a restart halfway changes any draw.
+Philox-4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), written in integer tensor
+operations, so that a draw is the same on every device and in every engine. A key is ``(seed, purpose, round, client,
+step)``. There is no global seed, so draws do not depend on the order of clients, on the lanes that they share, or on a
+restart in the middle.
 """
 
 import math
@@ -21,13 +21,16 @@ Words = NDArray[np.int64]
 ROUNDS = 10
 WORD = 0xFFFFFFFF
 POSITION_BITS = 30
-"""A draw has up to 33 bits, so this many are left in an int64 for its place."""
+"""The number of bits of an int64 that are left for positions; a draw has up to 33 bits."""
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 
 
 class Purpose(IntEnum):
-    """What a draw is for: those for different purposes are independent. Multiples of 256 added make further ones."""
+    """The purpose of a draw; draws for different purposes are independent.
+
+    Adding a multiple of 256 gives a further purpose.
+    """
 
     COHORT = 1
     BATCH = 2
@@ -62,22 +65,22 @@ class Key:
 
     @classmethod
     def of(cls, seed: int, round: int = 0, client: int = 0, step: int = 0) -> Self:
-        """The key of a single draw."""
+        """Return the key of a single draw."""
         return cls(*(torch.tensor(value, dtype=torch.int64) for value in (seed, round, client, step)))
 
     @classmethod
     def of_examples(cls, seed: int, numbers: Tensor, step: int = 0) -> Self:
-        """One key per example: its draws depend on its number and the seed alone, whatever batch it is in."""
+        """Return one key per example; its draws depend only on its index and the seed, in any batch."""
         seeds, rounds, steps = (torch.full_like(numbers, value) for value in (seed, 0, step))
         return cls(seeds, rounds, numbers, steps)
 
     def at(self, step: int) -> Self:
-        """The same keys at another step."""
+        """Return the same keys at another step."""
         return replace(self, step=torch.full_like(self.step, step))
 
 
 def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]) -> list[Tensor]:
-    """Four 32-bit words (held in int64) for each 128-bit counter and 64-bit key."""
+    """Return four 32-bit words (in int64) for each 128-bit counter and 64-bit key."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(ROUNDS):
@@ -93,7 +96,7 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
 
 
 def philox_array(counter: Sequence[Words], key: tuple[Words | int, int]) -> list[Words]:
-    """The words of :func:`philox` from numpy, whose unsigned numbers need half of the operations."""
+    """Return the words of :func:`philox`, computed by numpy, whose unsigned numbers need half of the operations."""
     c0, c1, c2, c3 = (part.astype(np.uint64) for part in counter)
     k0, k1 = (part if isinstance(part, int) else part.astype(np.uint64) for part in key)
     for _ in range(ROUNDS):
@@ -104,7 +107,7 @@ def philox_array(counter: Sequence[Words], key: tuple[Words | int, int]) -> list
 
 
 def bits(key: Key, purpose: int, count: int) -> Tensor:
-    """``count`` integers in [0, 2**32) for each lane: shape ``[*lanes, count]``."""
+    """Return ``count`` integers in [0, 2**32) for each lane: shape ``[*lanes, count]``."""
     parts = (key.seed, key.round, key.client, key.step)
     if key.seed.device.type == "cpu":  # numpy takes less than half as long for so few numbers
         seed, round_, client, step = (part.numpy()[..., None] for part in parts)
@@ -119,12 +122,12 @@ def bits(key: Key, purpose: int, count: int) -> Tensor:
 
 
 def uniform(key: Key, purpose: int, count: int) -> Tensor:
-    """``count`` uniform numbers in [0, 1) for each lane, with 24 bits: float32 and float64 hold the same number."""
+    """Return ``count`` uniform numbers in [0, 1) for each lane; they have 24 bits, exact in float32 and float64."""
     return (bits(key, purpose, count) >> 8).to(torch.float64) * 2.0**-24
 
 
 def normal(key: Key, purpose: Purpose, count: int) -> Tensor:
-    """``count`` standard normal numbers for each lane, through the Box-Muller transform."""
+    """Return ``count`` standard normal numbers for each lane, by the Box-Muller transform."""
     u = uniform(key, purpose, count + count % 2)
     length = torch.sqrt(-2.0 * torch.log1p(-u[..., 0::2]))
     angle = 2.0 * math.pi * u[..., 1::2]
@@ -133,7 +136,7 @@ def normal(key: Key, purpose: Purpose, count: int) -> Tensor:
 
 
 def permutation(key: Key, purpose: Purpose, sizes: Tensor, width: int) -> Tensor:
-    """A random order of ``0 .. size-1`` in the first ``size`` of ``width`` columns, for each lane."""
+    """Return a random order of ``0 .. size-1`` in the first ``size`` of ``width`` columns, for each lane."""
     draws, positions = bits(key, purpose, width), torch.arange(width, device=key.seed.device)
     draws = draws.masked_fill(positions >= sizes[..., None], WORD + 1)
     if draws.device.type != "cpu":
@@ -144,6 +147,6 @@ def permutation(key: Key, purpose: Purpose, sizes: Tensor, width: int) -> Tensor
 
 
 def choose(seed: int, purpose: Purpose, total: int, count: int, round: int = 0) -> list[int]:
-    """The first ``count`` of a random order of the numbers below ``total``, sorted; a smaller choice is part of it."""
+    """Return ``count`` random numbers below ``total``, sorted; a smaller choice is a subset of a larger one."""
     order = permutation(Key.of(seed, round), purpose, torch.tensor(total), total)
     return sorted(order[:count].tolist())

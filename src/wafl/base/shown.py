@@ -1,4 +1,4 @@
-"""How far long work has come: one line on a terminal or in a notebook, and nothing elsewhere."""
+"""Show the progress of long work: one line on a terminal or in a notebook, and nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 LONG = 2.0
-"""Work that took more seconds than this leaves its line behind."""
+"""Seconds after which finished work leaves its line on the screen."""
 
 
 class Status:
@@ -29,14 +29,16 @@ class Status:
         self._bar = display.add_task(what, total=None, numbers="")
 
     def show(self, done: float, total: float | None, unit: str, numbers: str) -> None:
+        """Show ``done`` of ``total`` units, with further numbers."""
         self.done = f"{done:g} {unit}" if total is None else f"{done:g} of {total:g} {unit}"
         self.display.update(self._bar, completed=done, total=total, numbers=f"{self.done} {numbers}".strip())
 
     def advance(self, unit: str) -> None:
+        """Show one more unit, where the total is unknown."""
         self.show(self.display.tasks[self._bar].completed + 1, None, unit, "")
 
     def end(self) -> None:
-        """Leave behind how long it took, if it took long."""
+        """Print the duration of the work if it was long."""
         seconds = round(time.monotonic() - self._began)
         if seconds >= LONG:
             text = ", ".join(filter(None, (self.done, str(timedelta(seconds=seconds)))))
@@ -48,25 +50,25 @@ _hushed: ContextVar[bool] = ContextVar("hushed", default=False)
 
 
 def is_shown() -> bool:
-    """Return whether a line about the work here is shown."""
+    """Return whether the current work has a visible line."""
     return _status.get() is not None
 
 
 def reached(done: float, total: float | None, unit: str, numbers: str = "") -> None:
-    """Say how far the work has come that is shown here, if any is."""
+    """Report the progress of the current work, if it has a line."""
     if (status := _status.get()) is not None:
         status.show(done, total, unit, numbers)
 
 
 def one_more(unit: str) -> None:
-    """Say that one more part of the work is done, of nobody knows how many."""
+    """Report one more finished unit of the current work, where the total is unknown."""
     if (status := _status.get()) is not None:
         status.advance(unit)
 
 
 @contextmanager
 def shown(what: str, wanted: bool | None = None) -> Generator[None, None, None]:
-    """A block of work with one line for all of it; ``wanted=None`` means on a terminal or in a notebook."""
+    """Show one line for all work in a block; ``wanted=None`` means only on a terminal or in a notebook."""
     here = sys.stderr.isatty() or "ipykernel" in sys.modules
     visible = not _hushed.get() and (here if wanted is None else wanted)
     hush = _hushed.set(True)
@@ -94,7 +96,7 @@ def _display() -> Display:
 
 
 def shows(what: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A decorator: the function has a line of its own, as its argument ``progress`` says (:func:`shown`)."""
+    """Decorate a function so that it shows a line if its argument ``progress`` allows (:func:`shown`)."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)

@@ -1,4 +1,4 @@
-"""Decorators of functions that take the options of a dataclass by name, and whose help lists them."""
+"""Decorate functions that take the options of a dataclass by name, and list the options in their help."""
 
 import inspect
 from collections.abc import Callable, Collection
@@ -18,9 +18,9 @@ P = ParamSpec("P")
 class Taking(Protocol[A_contra, B_contra, C_contra, P, R_co]):
     """A function of a model, clients and a method that takes the fields of a dataclass by name."""
 
-    def __call__(
-        self, model: A_contra, clients: B_contra, method: C_contra, *args: P.args, **kwargs: P.kwargs
-    ) -> R_co: ...
+    def __call__(self, model: A_contra, clients: B_contra, method: C_contra, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Call the function with the fields of the dataclass as keyword arguments."""
+        ...
 
 
 def taking(
@@ -28,7 +28,7 @@ def taking(
 ) -> Callable[[Callable[[A_contra, B_contra, C_contra, T], R_co]], Taking[A_contra, B_contra, C_contra, P, R_co]]:
     """Decorate a function that takes one dataclass, so that callers pass the fields of the dataclass by name.
 
-    The signature and the ``Args`` of the docstring list each field, as if it had been written there.
+    The signature and the ``Args`` of the docstring list each field as a parameter.
     """
     kind: Any = options
 

@@ -1,4 +1,4 @@
-"""Work on several threads, with the same bits as on one."""
+"""Work on several threads, with the same bits as on one thread."""
 
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 @contextmanager
 def one_thread() -> Generator[None, None, None]:
-    """A block in which torch computes on one thread: threads that share a product sum in another order."""
+    """Limit torch to one thread during the block, since threads that share a product change the order of sums."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -24,9 +24,10 @@ def one_thread() -> Generator[None, None, None]:
 
 
 def map_in_threads(work: Callable[[Piece], Result], pieces: Sequence[Piece], most: int | None = None) -> list[Result]:
-    """``[work(piece) for piece in pieces]``, each on one thread, in up to ``most`` of them: the same bits.
+    """Return ``[work(piece) for piece in pieces]`` from up to ``most`` threads, with the same bits.
 
-    By default, as many as torch may use. Many small steps run faster so than with threads inside.
+    Each piece runs on one thread. By default, ``most`` is torch's number of threads. Many small steps are faster this
+    way than with threads inside each step.
     """
     threads = min(torch.get_num_threads() if most is None else most, len(pieces))
     if threads <= 1:

@@ -1,4 +1,4 @@
-"""TOML that may come from anywhere: how long it is, and how many parts its keys have, before it is parsed."""
+"""Read TOML from untrusted sources: limit its length and the depth of its keys before parsing."""
 
 import re
 import tomllib
@@ -7,9 +7,9 @@ from typing import Any
 from wafl.base.json_types import check_depth
 
 LONGEST = 2**22
-"""The most characters of a file; Python's parser reads about 3 million per second."""
+"""The maximum number of characters in a file; Python's parser reads about 3 million per second."""
 MOST_PARTS = 16
-"""The most parts of a dotted key: the parser's time and memory grow with their square."""
+"""The maximum number of parts of a dotted key; the parser's time and memory grow with the square."""
 # Texts that do not end reach to where the parser stops, so that each character is looked at once.
 _PART = r"""(?: [\w-]++ | "[^"\\\n]*+ (?:\\[^\n][^"\\\n]*+)*+ "? | '[^'\n]*+ '? )"""
 _TOKEN = re.compile(

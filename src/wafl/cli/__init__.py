@@ -1,4 +1,4 @@
-"""The command ``wafl``: what its commands share, tables, progress.
+"""Provide the command ``wafl``: shared parts of its commands, tables, progress.
 
 Each module in ``commands/`` has related commands.
 """

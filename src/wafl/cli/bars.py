@@ -1,4 +1,4 @@
-"""How far each method of a study has come: one line each in a terminal, lines now and then in a file, or JSON."""
+"""Show the progress of each method of a study: a line each in a terminal, occasional lines in a file, or JSON."""
 
 import json
 import time
@@ -17,14 +17,14 @@ from wafl.studies.pace import Pace, pace_of
 from wafl.studies.study import Study
 
 PAUSE = 10.0
-"""Seconds between two lines, if the output goes to a file."""
+"""The seconds between two lines, if the output goes to a file."""
 
 Mode = Literal["bars", "quiet", "json"]
-"""What is printed during training: bars (or lines, in a file), nothing, or one JSON object per line."""
+"""The output during training: bars (or lines, in a file), nothing, or one JSON object per line."""
 
 
 class Bars(Callback):
-    """A callback with a bar per method of a study that is not done, or lines now and then if there is no terminal."""
+    """A callback with a bar per unfinished method of a study, or occasional lines without a terminal."""
 
     def __init__(self, study: Study, console: Console, mode: Mode = "bars") -> None:
         self.display = Progress(
@@ -55,6 +55,7 @@ class Bars(Callback):
         self._last_print = time.monotonic()
 
     def on_start(self, progress: engine.Progress | None) -> None:
+        """Start the bar of the next method."""
         self._training = next(self._coming)
         self._began[self._training] = time.monotonic(), 0
         if progress is not None:
@@ -62,12 +63,14 @@ class Bars(Callback):
             self._began[self._training] = time.monotonic(), self._rounds_of(progress) // self._runs[self._training]
 
     def on_choice(self, index: int, name: str, chosen: engine.ChosenRadius) -> None:
+        """Print the chosen radius of a run."""
         if self._mode == "json":
             print(json.dumps({"event": "choice", "run": name, **asdict(chosen)}), flush=True)
         elif self._mode == "bars":
             self.display.console.print(f"{name}: {chosen.why}", markup=False, soft_wrap=True)
 
     def on_progress(self, progress: engine.Progress) -> None:
+        """Show the trained rounds."""
         self.show(self._training, self._rounds_of(progress), [run.history for run in progress.runs.values()])
 
     def _rounds_of(self, progress: engine.Progress) -> int:
@@ -75,7 +78,7 @@ class Bars(Callback):
         return sum(rounds if run.stopped else len(run.history) for run in progress.runs.values())
 
     def show(self, name: str, done: int, histories: Sequence[History] = ()) -> None:
-        """Show that this many rounds of all runs of a method are done."""
+        """Show the finished rounds of all runs of a method."""
         bar, rounds = self._bars[name], done // self._runs[name]
         self.display.start_task(bar)
         before = self.display.tasks[bar].completed
@@ -102,7 +105,7 @@ class Bars(Callback):
         return replace(pace, round=rounds, rounds_per_second=rate, seconds_left=left)
 
     def _what(self, runs: int) -> str:
-        """Return what a method's runs are, if there are several: its seeds, unless it sweeps more."""
+        """Return the name of a method's runs, if there are several: its seeds, unless it sweeps more."""
         kind = "seeds" if runs == self._seeds else "runs"
         return f", {runs} {kind}" if runs > 1 else ""
 

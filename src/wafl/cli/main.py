@@ -1,4 +1,4 @@
-"""The command ``wafl``: its commands, each loaded when it is called, so that help and completion need no torch."""
+"""Define the command ``wafl``, which loads a command when it is called, so that help needs no torch."""
 
 import tomllib
 from importlib import import_module
@@ -18,7 +18,7 @@ def _table(file: str) -> dict[str, Any]:
 
 
 COMMANDS: dict[str, str] = _table("commands.toml")
-"""The first line of each command's help; its module in ``commands`` has the command, or the group ``<command>_app``."""
+"""The first line of each command's help; its module in ``commands`` has the command, or ``<command>_app``."""
 
 MODULES = {
     **dict.fromkeys(("run", "resume", "tune"), "train"),
@@ -36,16 +36,16 @@ MOVED = {
     "leaderboard": "python -m research leaderboard",
     "bench": "python -m benchmarks.contest",
 }
-"""Former commands, and what replaces each in a clone of the repository. Remove after one version."""
+"""Former commands, and their replacements in a clone of the repository. Remove after one version."""
 
 ERRORS: Any = import_module(typer.BadParameter.__module__)
-"""Click's exceptions: since 0.26, typer brings a Click of its own and no longer raises those of the package."""
+"""Click's exceptions; since 0.26, typer includes its own Click and no longer raises the package's exceptions."""
 
 LOOKS: dict[str, Any] = {"rich_markup_mode": "markdown", "pretty_exceptions_enable": False}
 
 
 class _Commands(TyperGroup):
-    """A group that loads the command that is called; of the others there are only their names and first lines."""
+    """A group that loads the called command; the other commands have only names and first lines."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -68,7 +68,7 @@ class _Commands(TyperGroup):
 
 
 class _Command(TyperCommand):
-    """A command that asks for all it lacks at once, and knows what is no experiment file."""
+    """A command that reports all missing arguments at once, and recognizes files that are not experiments."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         given = list(args)
@@ -86,7 +86,7 @@ class _Command(TyperCommand):
 
 
 def _hint(parameter: Any, ctx: Any) -> str:
-    """Return how errors name a parameter; the method asks for the context in Click, but not in typer's own Click."""
+    """Return the name of a parameter in errors; the method needs the context in Click, but not in typer's Click."""
     method = parameter.get_error_hint
     return method(ctx) if signature(method).parameters else method()
 

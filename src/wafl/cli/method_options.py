@@ -1,4 +1,4 @@
-"""The options of methods and attacks as flags, from the same fields that they check and experiment files read."""
+"""Turn options of methods and attacks into flags, from the fields that also check them and experiment files."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ def method_options() -> dict[str, dict[str, Option]]:
 
 
 def with_method_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add one flag per option of a method that the command has none for; their values reach it as ``options``."""
+    """Add one flag per method option without a flag in the command; values arrive as ``options``."""
     taken = inspect.signature(command).parameters
     flags = {
         name: _annotation(name, owners, " ".join(purposes(owners)), PANEL)
@@ -33,7 +33,7 @@ def with_method_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def with_attack_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add one flag per option of an attack or a shift; the values that are given reach the command as ``options``."""
+    """Add one flag per option of an attack or a shift; given values arrive as ``options``."""
     return _with_flags(command, {name: _attack_flag(name, owners) for name, owners in attack_options().items()})
 
 
@@ -63,13 +63,13 @@ def _with_flags(command: Callable[..., None], flags: Mapping[str, Any]) -> Calla
 
 
 def read_options(options: Mapping[str, Any], known: Mapping[str, Mapping[str, Option]]) -> dict[str, Any]:
-    """Parse the values of flags that are given as text, such as a choice or a box."""
+    """Parse the values of flags that arrive as text, such as a choice or a box."""
     texts = {name: _as_text(name, known[name]) for name in options}
     return {name: value if (text := texts[name]) is None else text[1](value) for name, value in options.items()}
 
 
 def _as_text(name: str, owners: Mapping[str, Option]) -> tuple[str, Callable[[str], Any]] | None:
-    """How an option is given as text, for the help, and a function that reads it; None if its type says so already."""
+    """Return an option's text form for the help, and its parser; None if its type is sufficient."""
     limits = [option.limits for option in owners.values()]
     choices = sorted({value for each in limits if isinstance(each, Choice) for value in each.values})
     word = next((each.word for each in limits if isinstance(each, Range) and each.word is not None), None)
@@ -89,7 +89,7 @@ def _cost_matrix(text: str) -> Any:
 
 
 def parse_number(name: str, text: str, word: str) -> float | str:
-    """A number by its text, or the word that stands for one."""
+    """Parse a number, or the word that replaces one."""
     try:
         return word if text == word else float(text)
     except ValueError:

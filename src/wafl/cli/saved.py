@@ -1,4 +1,4 @@
-"""Saved runs and their data, as commands load them: what is unfinished, diverged or changed is reported."""
+"""Load saved runs and their data for commands, and report unfinished, diverged or changed ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def check_signing(key: Path | None, *, private: bool) -> None:
-    """Read the key of a signature, if there is one, before any work that a wrong key would waste."""
+    """Read the key of a signature, if there is one, before any work."""
     if key is not None:
         from wafl.promises.sign import read_key
 
@@ -31,7 +31,7 @@ def check_signing(key: Path | None, *, private: bool) -> None:
 
 
 def prepare_output(file: Path, *, page: bool = False) -> None:
-    """Make the folder of a file, and check its name, before any work that a wrong name would waste."""
+    """Create the folder of a file, and check its name, before any work."""
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
     check_place(file, page=page)
@@ -43,7 +43,7 @@ def load_runs(folder: Path) -> dict[str, Run]:
 
 
 def only_run(folder: Path) -> tuple[str, Run]:
-    """The one run that a folder is or holds, with its name; of several, none is loaded."""
+    """Return the only run in a folder, with its name; raise an error if there are several."""
     folders = [] if (folder / "run.json").exists() else _run_folders(folder)
     if len(folders) > 1:
         raise ValueError(f"{folder} is a study of several runs: give one, such as {folders[0]}")
@@ -84,7 +84,7 @@ def load_seeds(folder: Path, at_most: int | None = None) -> dict[str, dict[str, 
 
 
 def check_study(folder: Path) -> None:
-    """Refuse, before anything is loaded, a folder in which no study was begun."""
+    """Raise FolderError, before anything is loaded, for a folder without a study."""
     if not any((folder / name).is_file() for name in ("config.toml", "run.json")):
         raise FolderError(f"{folder} is not a study: it has no config.toml")
 
@@ -98,18 +98,18 @@ def _refuse_links(folder: Path) -> None:
 
 
 def _run_folders(folder: Path, names: str = "*") -> list[Path]:
-    """The folders of the runs in a folder; those of a method's other seeds, ``seed-*``, are in that of its first."""
+    """Return the folders of runs in a folder; a method's other seeds, ``seed-*``, are in its first seed's folder."""
     return sorted((path.parent for path in folder.glob(f"{names}/run.json")), key=by_number)
 
 
 def by_number(path: Path) -> list[str | float]:
-    """The key that sorts names with numbers in them by the numbers: gamma=2 before gamma=10."""
+    """Return a key that sorts names by the numbers in them: gamma=2 before gamma=10."""
     parts = re.split(r"(\d+(?:\.\d+)?(?:e[-+]?\d+)?)", path.name)  # text and numbers in turn
     return [float(part) if index % 2 else part for index, part in enumerate(parts)]
 
 
 def seen_and_unseen(runs: dict[str, Run], folder: Path, data_dir: Path | None) -> tuple[Federation, Federation | None]:
-    """The federation that runs were trained on, and the clients that were held out of it, if any."""
+    """Return the federation of the runs' training, and the held-out clients, if any."""
     from wafl.base.json_types import check_types
     from wafl.config.unseen import shifted
     from wafl.data import load_dataset
@@ -145,7 +145,7 @@ def seen_and_unseen(runs: dict[str, Run], folder: Path, data_dir: Path | None) -
 
 
 def _load_run(path: Path, plan: Callable[[], Plan | None]) -> Run:
-    """A saved run; the plan of its study is made only if the model is your own."""
+    """Load a saved run; the plan of its study is needed only if you wrote the model."""
     from wafl.results.saved import has_own_model, load_run
 
     made = plan() if has_own_model(path) else None
@@ -161,7 +161,7 @@ def _load_run(path: Path, plan: Callable[[], Plan | None]) -> Run:
 
 
 def _say_what_is_unfinished(folder: Path) -> None:
-    """Say which methods of a study are not in its table yet, or not to the end."""
+    """Print the methods of a study that are missing or incomplete in its table."""
     study = _study_of(folder)
     names = [] if study is None else study.unfinished()
     if names:
@@ -178,7 +178,7 @@ def _plan_of(folder: Path) -> Plan | None:
 
 
 def _study_of(folder: Path) -> StudyFolder | None:
-    """The study that a run belongs to: in its folder, or up to two folders above."""
+    """Return the study of a run: in its folder, or up to two folders above."""
     from wafl.studies.folder import StudyFolder
 
     folders = (folder, folder.resolve().parent, folder.resolve().parent.parent)

@@ -1,4 +1,4 @@
-"""Tables for the terminal."""
+"""Format tables for the terminal."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -30,7 +30,7 @@ from wafl.tuning.judging import Tuning, describe_setting
 from wafl.weights import TransportWeights
 
 MOST_CLIENTS = 20
-"""How many clients of a certificate are listed, besides those whose numbers are wrong."""
+"""The maximum number of clients of a certificate to list, besides clients with wrong numbers."""
 
 
 def comparison(results: Mapping[str, Any]) -> Group:
@@ -70,7 +70,7 @@ def comparison(results: Mapping[str, Any]) -> Group:
 
 
 def _caption(results: Mapping[str, Any], shares: Sequence[str], some_diverged: bool, proven: bool) -> str:
-    """Return the lines below the table: what each column means, with the attack, the shift, and the ball."""
+    """Return the lines below the table: the meaning of each column, with the attack, the shift, and the ball."""
     seeds = len(results["seeds"])
     spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     if some_diverged:
@@ -92,7 +92,7 @@ def _caption(results: Mapping[str, Any], shares: Sequence[str], some_diverged: b
 
 
 def tuned_settings(tuning: Tuning) -> Table:
-    """A table with one row per method: the setting that was chosen, and why."""
+    """Return a table with one row per method: the chosen setting, and the reason."""
     table = plain_table("method", "chosen", "why")
     for column in table.columns[:2]:
         column.no_wrap = True
@@ -106,7 +106,7 @@ def tuned_settings(tuning: Tuning) -> Table:
 
 
 def _cell(value: dict[str, Any], best: float, accuracy: bool) -> str:
-    """The text of a mean and its deviation: percents with one digit after the point, losses with three digits."""
+    """Format a mean and its deviation: percents with one digit after the point, losses with three digits."""
     digits = ".1f" if accuracy else ".3g"
     spread = f"±{value['std']:{'.1f' if accuracy else '.2g'}}" if len(value["seeds"]) > 1 else ""
     text = f"{value['mean']:{digits}}{spread}"
@@ -131,7 +131,7 @@ def verification(file: Path, result: Checked) -> Table:
 
 
 def audited(file: Path, audit: Audit) -> Table:
-    """A table with one row per label of a site: its distance, that of a resample, what is certified and measured."""
+    """Return a table with one row per label of a site: its distance, a resample's distance, bound and measurement."""
     table = plain_table(
         *("", ">share", ">examples", ">distance", ">resample", ">", ">power", ">certified", ">measured"),
         title=f"{escape(visible(str(file)))}: {audit.norm} distance from the federation, {audit.unit}",
@@ -152,7 +152,7 @@ def audited(file: Path, audit: Audit) -> Table:
 
 
 def studies(folders: Sequence[StudyFolder]) -> Table:
-    """A table with one row per study: status, methods done, and the best on the hardest data it was tested on."""
+    """Return a table with one row per study: status, finished methods, and the best result on its hardest test."""
     table = plain_table("study", "status", "started", "methods", "best")
     colors = {"finished": "green", "running": "cyan", "interrupted": "yellow"}
     for folder in folders:
@@ -170,7 +170,7 @@ def studies(folders: Sequence[StudyFolder]) -> Table:
 
 
 def _reached(folder: StudyFolder, results: Mapping[str, Any], status: Status) -> str:
-    """How many methods of a study are done, and the rounds of the one that was trained last."""
+    """Describe the finished methods of a study, and the rounds of the last trained method."""
     experiment = folder.experiment()
     stages = progress_of(experiment, results, read_lines(folder.metrics), status, titles_of(results, experiment))
     done = sum(each.stage == "done" for each in stages)
@@ -179,7 +179,7 @@ def _reached(folder: StudyFolder, results: Mapping[str, Any], status: Status) ->
 
 
 def _headline(results: Mapping[str, Any]) -> tuple[str, str]:
-    """How many methods are done, and the best of them; how many runs diverged."""
+    """Return the number of finished methods, the best of them, and the number of runs that diverged."""
     lost = len(diverged(results))
     count = f"{lost} run{'s' if lost > 1 else ''} diverged" if lost else ""
     unit = "" if results.get("measure") == "accuracy" else " loss"
@@ -189,7 +189,10 @@ def _headline(results: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def transport_weights(clients: Federation, rules: Sequence[TransportWeights], target: str | None, sample: int) -> Group:
-    """A table with one row per source: how far it is, and its weight by each rule; below, what each rule reaches."""
+    """Return a table with one row per source: its distance, and its weight by each rule.
+
+    Below the table is the distance that each rule reaches.
+    """
     aim = f"to {target}" if target else "of the mixture to it"
     table = plain_table(
         *("", ">examples", ">W_2", *(f">{result.rule}" for result in rules)),
@@ -212,7 +215,7 @@ def transport_weights(clients: Federation, rules: Sequence[TransportWeights], ta
 
 
 def nodes(status: Mapping[str, Any]) -> Group:
-    """What is shown of a study: how far it is, a table with one row per node, and a line per client left out."""
+    """Return a study's nodes: its progress, a table with one row per node, and a line per client left out."""
     now = datetime.now(UTC)
     where = "" if status["round"] is None else f", {status['run']}, round {status['round']}"
     title = Text(visible(f"{status['state']}{where}; written {_ago(status['updated'], now)}"))
@@ -240,7 +243,7 @@ def nodes(status: Mapping[str, Any]) -> Group:
 
 
 def _ago(when: str | None, now: datetime) -> str:
-    """How long ago a time was, in words.
+    """Describe how long ago a time was.
 
     >>> _ago("2026-01-01T00:00:00+00:00", datetime(2026, 1, 1, 2, 3, tzinfo=UTC))
     '2 h ago'
@@ -258,7 +261,7 @@ def _ago(when: str | None, now: datetime) -> str:
 
 
 def promises(name: str, certificates: Certificates, radius: float, rows: Sequence[Promised]) -> Table:
-    """A table with one row per promise: to whom, with which probability, and how loose it is."""
+    """Return a table with one row per promise: for whom, with which probability, and how loose it is."""
     table = plain_table(
         *("", ">at most", ">probability", "how loose, or why there is no promise"),
         title=f"{name}: what is promised at radius {radius:g}, {norm_name(certificates.norm)} ball",
@@ -272,7 +275,7 @@ def promises(name: str, certificates: Certificates, radius: float, rows: Sequenc
 
 
 def theory_of(name: str, run: Run, summary: Summary) -> Group:
-    """Tables of a run's constants, of what follows from them, and of every bound with its terms."""
+    """Return tables of a run's constants, their consequences, and every bound with its terms."""
     return Group(_constants(name, summary), _consequences(run, summary), _bounds(summary))
 
 

@@ -1,4 +1,4 @@
-"""The terminal: output (text from files is never interpreted), errors in one line, shared options, parsed numbers."""
+"""Handle the terminal: output that never interprets text from files, one-line errors, shared options, numbers."""
 
 import errno
 import math
@@ -27,12 +27,12 @@ class _Shown(Console):
 
 
 def make_console(**options: Any) -> Console:
-    """A console that shows control characters as question marks."""
+    """Return a console that shows control characters as question marks."""
     return _Shown(**options)
 
 
 def tell(text: str) -> None:
-    """Print text to stdout as it is: no markup, no emoji codes, no line breaks."""
+    """Print text to stdout unchanged: no markup, no emoji codes, no line breaks."""
     make_console(highlight=False, emoji=False).print(text, markup=False, soft_wrap=True)
 
 
@@ -42,18 +42,18 @@ def say(text: str, color: str | None = None) -> None:
 
 
 def program_name() -> str:
-    """Return how to call this program: ``wafl`` if the shell finds it, otherwise the path that it was called by."""
+    """Return the command for this program: ``wafl`` if the shell finds it, otherwise its path."""
     program = Path(sys.argv[0])
     return "wafl" if program.name != "wafl" or shutil.which("wafl") else str(program)
 
 
 GONE = {errno.EPIPE, errno.EIO, errno.ESHUTDOWN}
-"""The errors of a pipe whose reader has left, as ``head`` does, or of a terminal that was closed."""
+"""The errors of a pipe without a reader, as after ``head``, or of a closed terminal."""
 
 
 @contextmanager
 def lasting_output() -> Generator[None, None, None]:
-    """A block whose output goes nowhere once its reader is gone; what cannot be encoded becomes ``?``."""
+    """Discard the block's output once its reader is gone; characters without an encoding become ``?``."""
     output, errors = (cast(TextIO, _Lasting(stream)) for stream in (sys.stdout, sys.stderr))
     with redirect_stdout(output), redirect_stderr(errors):
         try:
@@ -85,7 +85,7 @@ class _Lasting:
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        """Send what is still in the buffer, and all that follows, nowhere."""
+        """Discard the buffer and all later output."""
         if error.errno not in GONE:
             raise error
         with open(os.devnull, "w") as nowhere:
@@ -99,7 +99,7 @@ class _Lasting:
 
 @contextmanager
 def one_line_errors() -> Generator[None, None, None]:
-    """A block that reports bad input, or training that cannot go on, in one line, and exits with status 2."""
+    """Report bad input, or training that cannot continue, in one line, and exit with status 2."""
     try:
         yield
     except (ValueError, OSError, DivergedError, UnboundedError, TooFewRepliesError) as error:
@@ -119,7 +119,7 @@ Trust = Annotated[bool, Option("--trust")]
 
 @contextmanager
 def reading(trust: bool) -> Generator[None, None, None]:
-    """A block with errors and warnings in one line; code that a study names runs only with ``trust``, or if allowed."""
+    """Report errors and warnings in one line; a study's code runs only with ``trust``, or if the user allows it."""
     from wafl.config.own_code import asking
 
     def allow(what: str) -> bool:
@@ -131,10 +131,12 @@ def reading(trust: bool) -> Generator[None, None, None]:
 
 
 def on_a_terminal() -> bool:
+    """Return whether the input is a terminal."""
     return sys.stdin.isatty()
 
 
 def parse_numbers(name: str, text: str) -> list[float]:
+    """Parse numbers separated by commas."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
@@ -150,4 +152,5 @@ def parse_choice(name: str, text: str, values: Collection[float]) -> float:
 
 
 def parse_norm(text: str) -> float:
+    """Parse a norm: 1, 2 or inf."""
     return parse_choice("norm", text, (1, 2, math.inf))

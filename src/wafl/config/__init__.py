@@ -1,4 +1,4 @@
-"""From an experiment file to a plan: which keys it may have, what they mean, and what is trained.
+"""Turn an experiment file into a plan: its allowed keys, their meaning, and the resulting trainings.
 
-``experiment.py`` is the file's form, ``plan.py`` what becomes of it.
+``experiment.py`` defines the file's form, ``plan.py`` the resulting plan.
 """

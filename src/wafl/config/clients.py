@@ -1,4 +1,4 @@
-"""From the section ``data`` of an experiment file to its clients."""
+"""Create clients from the section ``data`` of an experiment file."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from wafl.data.named.natural import NATURAL
 
 
 def make_clients(data: Data) -> Federation:
-    """Return all clients of an experiment, those that never train included."""
+    """Return all clients of an experiment, including clients that never train."""
     return with_classes(_made_or_loaded(data), data.num_classes)
 
 

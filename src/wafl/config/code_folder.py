@@ -1,4 +1,4 @@
-"""The modules in the folder of an experiment, read once: what is digested is what imports run, and never a cache."""
+"""Read the modules in the folder of an experiment once, so that imports run exactly the digested code."""
 
 import ast
 import importlib
@@ -17,13 +17,13 @@ from typing import Any
 from wafl.base.errors import ConfigError
 
 FOREIGN = (".pyc", ".so", ".pyd", ".pth")
-"""Endings of files that Python would run, and that nobody can read."""
+"""The endings of files that Python would run, but that cannot be read as source."""
 CACHE = "__pycache__"
-"""Where Python itself keeps what it has compiled; nothing in it is ever read here."""
+"""The folder of Python's compiled files, which are never read here."""
 
 
 class CodeFolder(ExecutionLoader, MetaPathFinder):
-    """The modules of a folder as imports find them: the bytes that were read. Compiled code and doubles are refused."""
+    """The modules of a folder for imports, as the bytes that were read; compiled code and doubles raise errors."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
@@ -41,11 +41,11 @@ class CodeFolder(ExecutionLoader, MetaPathFinder):
             self._files[name], self._content[path] = path, path.read_bytes()
 
     def __contains__(self, name: str) -> bool:
-        """Whether the folder has a module of this name."""
+        """Return whether the folder has a module of this name."""
         return name in self._files
 
     def digest(self, names: Sequence[str]) -> str:
-        """The digest of the folder's place, these names, all modules that they could import, and files these name."""
+        """Return the digest of the folder's path, these names, all importable modules, and the files they name."""
         digest = sha256(repr([str(self.folder), *names]).encode())  # in quotes, so that no name reads like a file
         for path, content in self._content.items():
             digest.update(f"\n{_within(path, self.folder)!r} {len(content)}\n".encode() + content)
@@ -70,7 +70,7 @@ class CodeFolder(ExecutionLoader, MetaPathFinder):
 
     @contextmanager
     def importable(self, names: Iterable[str]) -> Generator[None, None, None]:
-        """A block in which imports find these modules, after all libraries; ``names`` are loaded, whoever had them."""
+        """Make these modules importable during the block, after all libraries, and load ``names`` anew."""
         try:
             self.install(names)
             yield
@@ -78,7 +78,7 @@ class CodeFolder(ExecutionLoader, MetaPathFinder):
             sys.meta_path.remove(self)
 
     def install(self, names: Iterable[str]) -> None:
-        """The same for the rest of this process."""
+        """Make these modules importable for the rest of this process, and load ``names`` anew."""
         sys.meta_path.insert(0, self)
         for name in dict.fromkeys(names):
             self._load(name)
@@ -103,7 +103,10 @@ class CodeFolder(ExecutionLoader, MetaPathFinder):
             raise ConfigError(f"{file} cannot be imported: {error}") from error
 
     def _is_installed(self, name: str) -> bool:
-        """Whether a library has the name. A copy of the module is none: Flower puts an app's folder on the path."""
+        """Return whether a library has the name, and is not a copy of the module.
+
+        Flower puts an app's folder on the path.
+        """
         if name in sys.stdlib_module_names:
             return True
         folders = [folder for folder in sys.path if Path(folder).resolve() != self.folder]
@@ -115,6 +118,7 @@ class CodeFolder(ExecutionLoader, MetaPathFinder):
     # -- What Python asks of a finder and of a loader ------------------------------------------------------------
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Return the spec of a module in the folder, or None."""
         file = self._files.get(fullname)
         if file is None and any(name.startswith(f"{fullname}.") for name in self._files):
             return ModuleSpec(fullname, None, is_package=True)  # a folder of modules inside a package
@@ -127,7 +131,7 @@ class CodeFolder(ExecutionLoader, MetaPathFinder):
         return spec
 
     def _check_unread(self, name: str) -> None:
-        """Raise ImportError if Python itself would take a module from this folder, which nobody has digested.
+        """Raise ImportError if Python itself would import a module from this folder, without a digest.
 
         It looks there if it was started in the folder, or if code puts a part of the folder on Python's path.
         """
@@ -143,12 +147,15 @@ class CodeFolder(ExecutionLoader, MetaPathFinder):
                 )
 
     def get_filename(self, fullname: str) -> str:
+        """Return the path of a module."""
         return str(self._files[fullname])
 
     def get_source(self, fullname: str) -> str:
+        """Return the source of a module, from the bytes that were read."""
         return decode_source(self._content[self._files[fullname]])
 
     def is_package(self, fullname: str) -> bool:
+        """Return whether a module is a package."""
         return self._files[fullname].stem == "__init__"
 
 
@@ -168,7 +175,7 @@ def _loader_of(module: Any) -> CodeFolder | None:
 
 
 def _texts(module: bytes) -> Iterator[str]:
-    """Yield the texts in a module's source; none if it is no Python, because then it cannot run."""
+    """Yield the texts in a module's source; none if it is not Python, because then it cannot run."""
     with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
         for node in ast.walk(ast.parse(module)):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -1,4 +1,4 @@
-"""The demo of ``wafl run``: WAFL and six rivals on handwritten digits, attacked at test time."""
+"""Define the demo of ``wafl run``: WAFL and six rivals on handwritten digits, attacked at test time."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One file describes an experiment: which keys it may have, of which type and in which range."""
+"""Define the file that describes an experiment: its keys, their types and their ranges."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -47,7 +47,7 @@ else:
 
 
 def _differs(owners: Mapping[str, Option]) -> bool:
-    """Return True if the attacks that have an option disagree about its default."""
+    """Return whether the attacks that have an option disagree about its default."""
     return len({option.default for option in owners.values()}) > 1
 
 
@@ -55,7 +55,7 @@ class _AttackSection(Section):
     """The part of the section ``attack`` that does not depend on the list of attacks."""
 
     kind: AttackKind = "pgd"
-    """Which attack."""
+    """The attack."""
 
     @model_validator(mode="before")
     @classmethod
@@ -83,6 +83,8 @@ def _attack_key(owners: Mapping[str, Option]) -> Any:
 if TYPE_CHECKING:
 
     class Attack(_AttackSection):
+        """The attack on clients' test examples."""
+
         def __getattr__(self, name: str) -> Any: ...
 else:
     Attack = make_table(
@@ -105,44 +107,44 @@ def _known_loss(value: str) -> str:
 
 
 class Data(Section):
-    """The clients: a data set and how it is spread over them, or your own function that makes a federation."""
+    """The clients: a data set and its division among clients, or your own function that returns a federation."""
 
     dataset: str = "digits"
     """digits, mnist, fashion-mnist, usps, svhn, mnist-m, cifar10 or femnist, or natural data (``wafl data list``)."""
     source: Import | None = None
     """``module:function`` that returns a wafl.Federation, instead of a data set."""
     data_dir: str | None = None
-    """Where data sets are; by default $WAFL_DATA, or a cache folder of this user."""
+    """The folder of data sets; by default $WAFL_DATA, or a cache folder of this user."""
     num_classes: Count | None = None
-    """How many classes there are, for nodes that lack examples of some; by default as many as every node has."""
+    """The number of classes, for nodes that lack examples of some; by default the classes on every node."""
     num_clients: Count | None = None
-    """How many clients; with by_group, how many of the groups (by default all)."""
+    """The number of clients; with by_group, the number of groups (by default all)."""
     labels_per_client: Count | None = None
-    """Each client holds this many labels, and a random amount of each."""
+    """The number of labels per client, with a random amount of each."""
     dirichlet: Positive | None = None
-    """Each label is spread over the clients in shares drawn from a Dirichlet distribution with this alpha."""
+    """The alpha of a Dirichlet distribution, from which each label's shares over clients are drawn."""
     iid: bool | None = None
-    """Every client gets an equal random part."""
+    """Give every client an equal random share."""
     by_group: bool | None = None
-    """One client per group (writer, subject, hospital), as the data came; the default for natural data."""
+    """One client per group (writer, subject, hospital), as in the source; the default for natural data."""
     sizes: Annotated[list[NotNegative], Field(min_length=2, max_length=2)] | None = None
-    """With labels_per_client: mean and standard deviation of the clients' sizes; the rest of the data is left out."""
+    """With labels_per_client: mean and standard deviation of the clients' sizes; the remaining data are not used."""
     preprocess: Literal["unit", "symmetric", "zscore", "zscore_pooled"] | None = None
     """The scale of the inputs; every epsilon and radius is in its unit. Default: unit for images, otherwise zscore."""
     split: Literal["per_client", "standard"] = "per_client"
-    """per_client lets each client hold out a part of its own; standard keeps the data set's own test examples."""
+    """per_client lets each client hold out a fraction of its data; standard uses the data set's test examples."""
     test_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.25
-    """The part that each client holds out under per_client."""
+    """The fraction that each client holds out with per_client."""
     seed: Seed = 0
     """The seed of the partition."""
     unseen: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """The share of the clients that never train; tables show how models do on their data."""
+    """The share of the clients that never train; tables show the models' results on their data."""
     unseen_seed: Seed = 0
-    """The seed of who never trains."""
+    """The seed for choosing the clients that never train."""
     unseen_shift: ShiftKind | None = None
-    """What happens to the examples of the clients that never train: one of :mod:`wafl.shifts`."""
+    """The shift of the examples of the clients that never train: one of :mod:`wafl.shifts`."""
     unseen_severity: NotNegative = 1.0
-    """How far that goes; 0 leaves the examples as they are."""
+    """The severity of this shift; 0 does not change the examples."""
 
 
 class Model(Section):
@@ -159,63 +161,71 @@ class Model(Section):
     seed: Seed = 0
     """The seed of its starting parameters."""
     loss: Annotated[str, AfterValidator(_known_loss), Field(examples=LOSS_NAMES)] = "cross_entropy"
-    """What clients minimize: cross_entropy, squared_error, or margin(offset, temperature)."""
+    """The loss that clients minimize: cross_entropy, squared_error, or margin(offset, temperature)."""
 
 
 class Evaluation(Section):
-    """When and how models are tested."""
+    """The tests of models."""
 
     attacked: list[Share] = Field(default=[0.2, 0.4, 0.6, 0.8], min_length=1)
-    """Shares of the clients that are attacked."""
+    """The shares of the clients that are attacked."""
     every: Annotated[int, Field(ge=0)] = 0
     """While training, test on clean data once per this many rounds; 0 tests only at the end."""
     certified: Positive | None = None
-    """The radius of the ball of W_2 around the clients' test examples in which accuracy (for a regression, the loss) is
-    certified; the model must be linear or have layers that are known."""
+    """The radius of the W_2 ball around test examples in which accuracy (for a regression, the loss) is certified.
+
+    The model must be linear or have known layers.
+    """
     certified_norm: Norm = 2.0
     """The norm of that ball."""
     check_optimum: bool = False
-    """Warn at the end of a training if ten steps of all clients together would lower what they minimize; clients on
-    nodes then send their gradients."""
+    """Warn at the end of training if ten joint steps of all clients would lower their objective.
+
+    Clients on nodes then send their gradients.
+    """
 
 
 class Between(Section):
-    """Numbers from low to high, evenly in the logarithm."""
+    """Numbers from low to high, uniform in the logarithm."""
 
     low: NotNegative
-    """The lowest."""
+    """The lowest number."""
     high: Positive
-    """The highest."""
+    """The highest number."""
 
 
 Searched = Annotated[
     Annotated[Between, Tag("value")] | Annotated[list[int | float | str | bool], Tag("list")],
     Discriminator(value_or_list),
 ]
-"""A list of values to choose from, or the ends of a range; an empty list keeps each method's own value."""
+"""A list of values to choose from, or the ends of a range; an empty list keeps each method's value."""
 
 
 class Tune(Section):
-    """How ``wafl tune`` chooses the options of each method; ``wafl run`` does not use it."""
+    """The options of ``wafl tune``, which chooses the options of each method; ``wafl run`` does not use them."""
 
     trials: Annotated[int, Field(ge=2, le=10**6)] = 16
-    """How many settings of each method to try; the first is that of the file."""
+    """The number of settings to try for each method; the first is the file's setting."""
     held_out: Literal["examples", "clients"] = "examples"
     """Judge on a share of every client's training examples, or of the clients; never on test examples."""
     share: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """The share that is held out."""
     metric: Literal["accuracy", "loss"] | None = None
-    """What is best; by default accuracy, and for a regression the loss."""
+    """The criterion; by default accuracy, and for a regression the loss."""
     attacked: list[Share] | None = Field(default=None, min_length=1)
-    """Shares of the clients that the attack moves; a trial's value is the mean over them. By default 0, which is clean
-    data, and those of the evaluation."""
+    """The shares of the clients that the attack moves; a trial's value is the mean over them.
+
+    The default is 0, which is clean data, and the shares of the evaluation.
+    """
     rounds: Count | None = None
-    """The most rounds of a trial, by default as many as the method has; a method with its own rounds gets the same
-    share of those."""
+    """The maximum rounds of a trial, by default the method's rounds.
+
+    A method with its own rounds gets the same fraction of them.
+    """
     seed: Seed = 0
     """The seed of the held-out part, the settings and, without seeds, the trials' training."""
     seeds: Seeds | None = None
-    """Train every setting once per seed, and judge it by the mean; by default with the seed above alone."""
+    """Train every setting once per seed, and judge it by the mean; by default only with the seed above."""
     space: dict[str, Searched] = Field(default={})
     """By option of a method or the schedule: a list of values, or { low = ..., high = ... }."""
 
@@ -224,32 +234,36 @@ Task = Literal["train", "certify", "mixture"]
 
 
 class Flower(Section):
-    """How a server on Flower deals with its nodes."""
+    """The settings of a server on Flower for its nodes."""
 
     tasks: list[Task] = Field(default=["train"], min_length=1)
-    """The tasks that nodes with data of their own answer: train, certify, mixture. Those about the next client are
-    declared by [questions]."""
+    """The tasks that nodes answer from their data: train, certify, mixture.
+
+    Tasks about the next client are declared by [questions].
+    """
     nodes: Count = 2
-    """Nodes to wait for; in a simulation, how many there are."""
+    """The number of nodes to wait for, or the number of nodes in a simulation."""
     min_nodes: Count = 1
-    """Nodes that are enough to start with if fewer than ``nodes`` are there after ``wait`` seconds."""
+    """The number of nodes that is enough to start with after ``wait`` seconds."""
     wait: Positive = 60.0
-    """Seconds to wait for nodes at the start, and whenever none is left."""
+    """The seconds to wait for nodes at the start, and whenever none is left."""
     round_timeout: Positive = 300.0
-    """Seconds in which a query must be answered; later replies do not count."""
+    """The seconds in which a query must be answered; later replies do not count."""
     partial_sums: bool = False
     """Whether a node sends the mean of its clients' updates instead of each update."""
     at_once: Count = 1000
-    """The most nodes that are at work at the same time; in a simulation at most 64."""
+    """The maximum number of nodes that work at the same time; in a simulation at most 64."""
     exact: bool = True
     """Give a network exactly the embedded engine's numbers on nodes with a single client, at twice the work there."""
     names_by_key: bool = True
-    """Whether a client's name belongs to the key of the node that first brought it; false lets another node take over a
-    name whose node is gone, for trials without keys."""
+    """Whether a client's name belongs to the key of the node that first brought it.
+
+    False lets another node take over a name whose node is gone, for trials without keys.
+    """
 
 
 class Trackers(Section):
-    """Where metrics go in addition to metrics.jsonl."""
+    """The destinations of metrics besides metrics.jsonl."""
 
     tensorboard: bool = False
     """Write event files for TensorBoard."""
@@ -258,10 +272,10 @@ class Trackers(Section):
     wandb: bool = False
     """Log to Weights & Biases."""
     project: str = "wafl"
-    """What MLflow calls the experiment and wandb the project."""
+    """The name of the experiment in MLflow and of the project in wandb."""
 
     def check(self) -> None:
-        """Refuse trackers whose packages are not installed, before anything is written."""
+        """Raise an error for trackers whose packages are missing, before anything is written."""
         for name in ("tensorboard", "mlflow", "wandb"):
             if getattr(self, name):
                 require(name, extra=name, what=f"trackers.{name} = true")
@@ -279,11 +293,11 @@ class Experiment(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")] = "experiment"
     """The folder of the study, below runs/."""
     seeds: Seeds = Field(default=[0])
-    """One run per seed, all of them trained side by side."""
+    """One run per seed; all runs train side by side."""
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")] = "cpu"
-    """Where lanes are computed."""
+    """The device on which lanes are computed."""
     engine: Literal["embedded", "flower-sim", "flower"] = "embedded"
-    """Where clients live: in this process, in a Flower simulation, or on Flower nodes (`wafl flower app`)."""
+    """The place of the clients: this process, a Flower simulation, or Flower nodes (`wafl flower app`)."""
     checkpoint_every: Count = 1
     """Rounds between two checkpoints."""
     checkpoint_seconds: Positive | None = None

@@ -1,4 +1,4 @@
-"""The types of an experiment file's values, with their ranges."""
+"""Define the types of an experiment file's values, with their ranges."""
 
 import math
 import re
@@ -60,7 +60,7 @@ def named(known: Collection[str], hint: str, *, or_import: bool = False) -> Befo
 
 
 def one_of(*values: float) -> Any:
-    """The type of one of a few numbers; JSON has no infinity, so the word ``inf`` stands for it."""
+    """Return the type of one of a few numbers; JSON has no infinity, so it is the word ``inf``."""
     *head, last = (f"{value:g}" for value in values)
 
     def check(value: Any) -> Any:
@@ -81,7 +81,7 @@ else:
 
 
 def number_or(word: str, number: Any) -> Any:
-    """The type of a number or a word, in one: of a union, pydantic would say what is wrong with each member."""
+    """Return one type for a number or a word; for a union, pydantic would report an error for each member."""
     adapter: TypeAdapter[Any] = TypeAdapter(number)
 
     def check(value: Any) -> Any:
@@ -99,7 +99,7 @@ def number_or(word: str, number: Any) -> Any:
 
 
 def value_or_list(value: Any) -> str:
-    """The tag of a value that may also be a list."""
+    """Return the tag of a value that may also be a list."""
     return "list" if isinstance(value, list) else "value"
 
 
@@ -109,11 +109,11 @@ Box = Annotated[
     | Annotated[Annotated[list[float], Field(min_length=2, max_length=2)], Tag("list")],
     Discriminator(value_or_list),
 ]
-"""Where moved examples must stay: a box, ``data`` (what the data declare) or ``none`` (anywhere)."""
+"""The limits of moved examples: a box, ``data`` (the declared bounds) or ``none`` (no limits)."""
 
 
 def _cost_matrix(value: Any) -> Any:
-    """The value, checked as a whole: of a union, pydantic would say what is wrong with each member."""
+    """Return the value, checked as a whole; for a union, pydantic would report an error for each member."""
     rows: list[Any] = value if isinstance(value, list) else []
     numbers = [each for row in rows for each in (row if isinstance(row, list) else [row])]
     plain = all(isinstance(each, float | int) and not isinstance(each, bool) for each in numbers)
@@ -128,7 +128,7 @@ CostMatrix = Annotated[
     BeforeValidator(_cost_matrix),
     WithJsonSchema({"anyOf": [{"const": "clients"}, _ROW, {"type": "array", "items": _ROW}]}),
 ]
-"""Which moves are cheap: as clients differ, one number per feature, or a matrix."""
+"""The cost matrix of moves: from the clients' differences, one number per feature, or a matrix."""
 
 Swept = Annotated[
     Annotated[T, Tag("value")] | Annotated[Annotated[list[T], Field(min_length=1)], Tag("list")],

@@ -1,4 +1,4 @@
-"""The named methods, attacks and shifts as data that need no torch.
+"""Provide the named methods, attacks and shifts as data without torch.
 
 ``tools/methods_page.py`` writes ``methods.json`` and ``tools/attacks_page.py`` writes ``attacks.json``; tests compare
 them with the lists.
@@ -22,7 +22,7 @@ LIMITS: dict[str, type] = {kind.__name__: kind for kind in (Box, Choice, Count, 
 
 @dataclass(frozen=True)
 class KnownMethod:
-    """A named method in words, with its own options; ``tools/methods_page.py`` says what the words are."""
+    """A named method in words, with its own options; ``tools/methods_page.py`` defines the words."""
 
     name: str
     summary: str
@@ -36,13 +36,13 @@ class KnownMethod:
 
 @cache
 def known_methods() -> dict[str, KnownMethod]:
-    """Every named method by its name, in the order of the list."""
+    """Return every named method by its name, in the order of the list."""
     listed = json.loads(files("wafl.config").joinpath("methods.json").read_text(encoding="utf-8"))
     return {each["name"]: KnownMethod(options=options_from_json(each.pop("options")), **each) for each in listed}
 
 
 def known_method(name: str) -> KnownMethod:
-    """The method of this name, in any case; an error with the name that was meant if there is none."""
+    """Return the method with this name, ignoring case; raise an error with a similar name if there is none."""
     known = known_methods()
     match = next((each for each in known if each.lower() == name.lower()), None)
     if match is None:
@@ -52,13 +52,13 @@ def known_method(name: str) -> KnownMethod:
 
 
 def default_of(option: Option) -> str:
-    """The default of an option as a word."""
+    """Return the default of an option as text."""
     value = option.default
     return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def range_of(option: Option) -> str:
-    """The values that an option may have, in words."""
+    """Describe the range of an option."""
     limits = option.limits.range if isinstance(option.limits, EachRound) else option.limits
     if isinstance(limits, Choice):
         return ", ".join("inf" if value == math.inf else str(value) for value in limits.values)
@@ -77,7 +77,7 @@ def options_from_json(listed: list[dict[str, Any]]) -> dict[str, Option]:
 
 
 def _limits(table: dict[str, Any] | None) -> Any:
-    """Limits from the name of their class and its fields."""
+    """Return limits from the name of their class and its fields."""
     if table is None:
         return None
     (kind, values), *_ = table.items()
@@ -102,6 +102,7 @@ class KnownAttack:
 
     @property
     def size(self) -> str:
+        """The name of the size option."""
         return next(iter(self.options))
 
     def check_package(self) -> None:

@@ -1,4 +1,4 @@
-"""What an experiment file may say about a method, made from the options that its parts declare."""
+"""Define the keys of a method in an experiment file, from the options that its parts declare."""
 
 from collections.abc import Collection, Mapping
 from functools import reduce
@@ -24,6 +24,8 @@ OWN = "module:function"
 if TYPE_CHECKING:
 
     class Schedule(Section):
+        """The schedule of training."""
+
         def __getattr__(self, name: str) -> Any: ...
 else:
     Schedule = make_table(
@@ -35,21 +37,21 @@ else:
 
 
 class MethodTable(Schedule, use_attribute_docstrings=True):
-    """A method, and what of the schedule is its own."""
+    """A method, and its deviations from the schedule."""
 
     method: str
-    """Which method."""
+    """The method."""
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")] | None = None
-    """What its results are called; by default the method's name in lower case."""
+    """The name of its results; by default the method's name in lower case."""
 
     @property
     def label(self) -> str:
-        """What the method's results are called."""
+        """The name of the method's results."""
         return self.name or label_of(self.method)
 
 
 def label_of(method: str) -> str:
-    """What a method's results are called by default.
+    """Return the default name of a method's results.
 
     >>> label_of("WAFL"), label_of("my_methods:Robust.make")
     ('wafl', 'make')
@@ -62,17 +64,17 @@ Center = Annotated[
     Annotated[str, _CENTERS, Tag("value")] | Annotated[list[NotNegative], Tag("list")],
     Discriminator(value_or_list),
 ]
-"""Client weights that do not change, by name, or one weight per client."""
+"""Fixed client weights, by name, or one weight per client."""
 
 
 def _tag(value: Any, key: str, known: Collection[str]) -> Any:
-    """The tag of the table that is meant, by the value of one key."""
+    """Return the tag of the intended table, by the value of one key."""
     name = value.get(key) if isinstance(value, dict) else getattr(value, key, None)
     return OWN if isinstance(name, str) and name not in known and ":" in name else name
 
 
 def _tables(name: str, kinds: Mapping[str, type], parts: Mapping[str, Any] | None = None) -> dict[str, type[Section]]:
-    """One table per kind of a part, with the options of that kind; ``parts`` are options that are parts themselves."""
+    """Return one table per kind of a part, with the options of that kind; ``parts`` are options that are parts."""
     tables, parts = dict[str, type[Section]](), parts or {}
     for kind, part in kinds.items():
         inner = {
@@ -89,7 +91,7 @@ def _tables(name: str, kinds: Mapping[str, type], parts: Mapping[str, Any] | Non
 
 
 def _chosen(tables: Mapping[str, type[Section]], key: str) -> Any:
-    """One of these tables, chosen by the value of one key."""
+    """Return the type of one of these tables, chosen by the value of one key."""
     tagged: list[Any] = [Annotated[table, Tag(tag)] for tag, table in tables.items()]
     return Annotated[reduce(or_, tagged), Discriminator(lambda value: _tag(value, key, tables))]
 
@@ -100,11 +102,11 @@ KINDS: dict[str, Mapping[str, Any]] = {
     "optimizer": OPTIMIZERS,
     "local": LOCAL_STEPS,
 }
-"""The parts of a method that have tables of their own, by slot and kind; the optimizer is a part of the server."""
+"""The parts of a method with separate tables, by slot and kind; the optimizer is a part of the server."""
 _OPTIMIZER = _tables("optimizer", OPTIMIZERS)
 _INSIDE = {"client_weights": {CENTER: Center}, "server": {"optimizer": _chosen(_OPTIMIZER, "kind")}}
 PART_TABLES = {slot: _tables(slot, kinds, _INSIDE.get(slot)) for slot, kinds in KINDS.items()}
-"""The tables of each such part, by slot and kind."""
+"""The tables of these parts, by slot and kind."""
 
 
 _RULES = (
@@ -154,7 +156,7 @@ def _method(name: str) -> type[MethodTable]:
 
 
 METHOD_TABLES: dict[str, type[MethodTable]] = {**{name: _method(name) for name in METHODS}, OWN: OwnMethod}
-"""The table of every method, by its name, and that of your own."""
+"""The table of every method by its name, and the table of your own methods."""
 
 if TYPE_CHECKING:
     AnyMethod = MethodTable

@@ -1,4 +1,4 @@
-"""Your own functions in an experiment: whoever starts it lets them run; of a stranger's study, one is asked first."""
+"""Run your own functions in an experiment: starting it allows them; for other people's studies, wafl asks first."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def imports(experiment: Experiment, *, data: bool = True) -> list[str]:
-    """Every ``module:function`` that an experiment names; ``data=False`` leaves out that of its data."""
+    """Return every ``module:function`` in an experiment; ``data=False`` excludes the function of its data."""
     named: list[Any] = [experiment.data.source if data else None, experiment.model.kind]
     for method in experiment.methods:
         rule, server, local = (getattr(method, slot, None) for slot in ("client_weights", "server", "local"))
@@ -31,7 +31,7 @@ def imports(experiment: Experiment, *, data: bool = True) -> list[str]:
 
 
 def imported(key: str, name: str) -> Callable[..., Any]:
-    """Your own function, made to refuse arguments that it does not take."""
+    """Return your own function, wrapped to raise an error for unknown arguments."""
     module, _, path = name.partition(":")
     try:
         target: Any = importlib.import_module(module)
@@ -58,7 +58,7 @@ def imported(key: str, name: str) -> Callable[..., Any]:
 
 @contextmanager
 def own_code(folder: Path | None, names: Sequence[str], *, trust: bool) -> Generator[None, None, None]:
-    """A block in which imports find a folder's modules, after all others, from the bytes that ``trust`` let pass."""
+    """Make a folder's modules importable during the block, after all others, from the trusted bytes."""
     code = CodeFolder(folder) if names and folder is not None else None
     if names:
         check_code(code, names, trust=trust)
@@ -69,7 +69,7 @@ def own_code(folder: Path | None, names: Sequence[str], *, trust: bool) -> Gener
 
 
 def top_module(name: str) -> str:
-    """The first part of ``package.module:function``."""
+    """Return the first part of ``package.module:function``."""
     return name.partition(":")[0].partition(".")[0]
 
 
@@ -78,7 +78,7 @@ _ask: ContextVar[Callable[[str], bool]] = ContextVar("ask", default=lambda _: Fa
 
 @contextmanager
 def asking(allow: Callable[[str], bool]) -> Generator[None, None, None]:
-    """A block in which ``allow`` decides about code that has never run here; it is told what would run."""
+    """Use ``allow`` during the block to decide about code that has never run here; it receives a description."""
     token = _ask.set(allow)
     try:
         yield
@@ -87,7 +87,7 @@ def asking(allow: Callable[[str], bool]) -> Generator[None, None, None]:
 
 
 def check_code(code: CodeFolder | None, names: Sequence[str], *, trust: bool) -> None:
-    """Refuse code that has never run here and may not; what may run now may always run."""
+    """Raise UntrustedError for new code that is not allowed; allowed code is remembered."""
     mark = _mark(code, names)
     if mark.exists():
         return
@@ -100,7 +100,7 @@ def check_code(code: CodeFolder | None, names: Sequence[str], *, trust: bool) ->
 
 
 def _mark(code: CodeFolder | None, names: Sequence[str]) -> Path:
-    """Return the file that exists if this code may run, with the files that it names as they are now."""
+    """Return the file that exists if this code may run, with the current content of the files that it names."""
     from platformdirs import user_state_path
 
     digest = sha256(repr(list(names)).encode()).hexdigest() if code is None else code.digest(names)

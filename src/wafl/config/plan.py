@@ -1,4 +1,4 @@
-"""From an experiment file to what is trained: clients, model, methods, attack."""
+"""Turn an experiment file into a plan: clients, model, methods, attack."""
 
 import itertools
 import math
@@ -41,15 +41,15 @@ from wafl.train.trust.admission import Tolerance
 SCHEDULE = tuple(config.Schedule.model_fields)
 ROUND = ("round", "loss", "seconds", "replies", "excluded", "attempts", "shortened", "limited")
 TAKEN = {*SCHEDULE, "seed", "method", *ROUND}
-"""The keys that a line of the metrics has already; no swept option of your own method may have such a name."""
+"""The existing keys of a metrics line, which a swept option of your own method must not use."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One method of an experiment, and the name that its results have.
+    """One method of an experiment, and the name of its results.
 
-    ``grid`` is what is swept, by name; in ``method``, the first of several values stands for the others. ``schedule``
-    is the rest of the schedule, without the seed. ``make`` makes your own method from its swept arguments.
+    ``grid`` contains the swept values, by name; ``method`` uses the first of several values. ``schedule`` is the rest
+    of the schedule, without the seed. ``make`` builds your own method from its swept arguments.
     """
 
     name: str
@@ -60,11 +60,11 @@ class Entry:
 
     @property
     def title(self) -> str:
-        """What tables call the method: its own name, unless the file gives it another."""
+        """The name of the method in tables: its own, unless the file names it."""
         return self.method.name if self.name == self.method.name.lower() else self.name
 
     def specs(self, seeds: Sequence[int]) -> list[Spec]:
-        """One run for every combination of what is swept, the seed varying fastest."""
+        """Return one run for every swept combination, with the seed varying fastest."""
         grid = {**self.grid, "seed": list(seeds)}
         if self.make is None:
             return make_specs(self.method, grid, self.schedule)
@@ -79,17 +79,17 @@ class Entry:
 
 
 FindClients = Callable[[Sequence[Entry]], Clients]
-"""Returns the clients of these methods if they are not in this process."""
+"""A function that returns the clients of these methods if they are not in this process."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that a study needs, made and checked before any work."""
+    """All parts of a study, built and checked before any work."""
 
     experiment: config.Experiment
     clients: Clients
     federation: Federation | None
-    """The clients' examples; None if clients keep them."""
+    """The clients' examples; None if they are elsewhere."""
     model: nn.Module
     entries: list[Entry]
     attack: Attack | None
@@ -98,18 +98,19 @@ class Plan:
 
     @property
     def extensible(self) -> bool:
-        """Whether a finished study can get more rounds: nodes forget what their clients keep, this process does not."""
+        """Whether a finished study can get more rounds: nodes forget the clients' memory, this process does not."""
         private = self.experiment.privacy is not None  # its noise was found for its rounds
         return self.experiment.engine == "embedded" and isinstance(self.clients, Embedded) and not private
 
     def trainer(self) -> Trainer:
+        """Return the trainer of the plan, with privacy if the experiment has it."""
         privacy = self.experiment.privacy
         clients = self.clients if privacy is None else cast(Clients, PrivateClients(self.clients, privacy))
         return Trainer(self.model, clients, self.experiment.model.loss, None)
 
     @property
     def who(self) -> str:
-        """The clients in words: those that train, those that never do, and those that are missing."""
+        """The clients in words: clients that train, clients that never train, and missing clients."""
         unseen = self.unseen or some(self.clients.roster.unseen)
         unseen = f"\nunseen: {unseen}" if unseen else ""
         absent = f"\nmissing: {self.clients.absent}" if self.clients.absent else ""
@@ -130,10 +131,10 @@ def make_plan(
     *,
     trust: bool = True,
 ) -> Plan:
-    """Everything that an experiment describes, made and checked before any work.
+    """Build and check all parts of an experiment before any work.
 
-    ``module:function`` is looked for in ``folder``, that of the file. ``find_clients`` finds clients that are not in
-    this process. ``trust`` says whether your own functions may run if they have not run before.
+    ``module:function`` is imported from ``folder``, the folder of the file. ``find_clients`` finds clients that are not
+    in this process. ``trust`` allows your own functions to run for the first time.
     """
     experiment.trackers.check()
     attack = make_attack(experiment.attack)
@@ -177,7 +178,7 @@ def make_plan(
 
 
 def _resolved(experiment: config.Experiment, federation: Federation | None) -> config.Experiment:
-    """The experiment with the preprocessing that is in force, if the data set chose it."""
+    """Return the experiment with the preprocessing in force, if the data set chose it."""
     if experiment.data.preprocess is not None or federation is None or federation.recipe is None:
         return experiment
     data = experiment.data.model_copy(update={"preprocess": federation.recipe["partition"]["preprocess"]})
@@ -185,7 +186,7 @@ def _resolved(experiment: config.Experiment, federation: Federation | None) -> c
 
 
 def _try_attack(attack: Attack | None, plan: Plan, clients: Federation) -> None:
-    """Refuse before training what could not be tested after it, such as an attack on integers."""
+    """Raise ConfigError before training if the attack cannot test the model, such as an attack on integers."""
     if not isinstance(attack, BoundedAttack):
         return
     x, y = (values[:1] for values in clients.test.of(present_clients(clients)[0]))
@@ -197,7 +198,7 @@ def _try_attack(attack: Attack | None, plan: Plan, clients: Federation) -> None:
 
 
 def embedded(experiment: config.Experiment, federation: Federation | None) -> Embedded:
-    """A federation as the experiment trains on it: on its device, with its faults and its tolerance."""
+    """Return a federation for training, with the experiment's device, faults and tolerance."""
     if federation is None:
         raise ConfigError(
             "engine = 'flower' has its clients on nodes: `wafl flower app` makes an app that trains with them, and "
@@ -208,7 +209,7 @@ def embedded(experiment: config.Experiment, federation: Federation | None) -> Em
 
 
 def make_tolerance(experiment: config.Experiment, *, remote: bool = False) -> Tolerance:
-    """How many clients may fail; with privacy, no client's update decides whether or how much another one counts."""
+    """Return the tolerance; with privacy, no client's update affects the weight of another client."""
     tolerance = experiment.tolerance or Tolerance()
     if experiment.privacy is not None:
         return replace(tolerance, outsized=math.inf, clip=math.inf, clip_loss=None)
@@ -224,7 +225,7 @@ def _check_stopping(experiment: config.Experiment) -> None:
 
 
 def make_model(model: config.Model, clients: Described) -> nn.Module:
-    """The model of an experiment, sized for its clients."""
+    """Return the model of an experiment, sized for its clients."""
     if model.kind == "mlr":
         return models.mlr(clients)
     if model.kind == "cnn":
@@ -241,7 +242,7 @@ def make_model(model: config.Model, clients: Described) -> nn.Module:
 
 
 def make_entry(entry: MethodTable, common: config.Schedule) -> Entry:
-    """The entry of a method's table: the method, what is swept of it, and its schedule."""
+    """Return the entry of a method's table: the method, its swept values, and its schedule."""
     make = _own_method(entry) if isinstance(entry, OwnMethod) else None
     method, swept = _make_method(entry) if make is None else (make(), _lists(cast("OwnMethod", entry).options))
     schedule = {**_common(entry, method, common), **_values(entry, SCHEDULE)}
@@ -256,7 +257,7 @@ def make_entry(entry: MethodTable, common: config.Schedule) -> Entry:
 
 
 def _own_method(entry: OwnMethod) -> Callable[..., Method]:
-    """A function that makes your own method, by default from the first of each list of values."""
+    """Return a function that builds your own method, by default from the first of each list of values."""
     key = f"{entry.label}.method"
     function = imported(key, entry.method)
     for name, values in _lists(entry.options).items():
@@ -276,7 +277,7 @@ def _own_method(entry: OwnMethod) -> Callable[..., Method]:
 
 
 def _make_method(entry: MethodTable) -> tuple[Method, dict[str, list[Any]]]:
-    """The method, and those of its options that take several values."""
+    """Return the method, and its options with several values."""
     fields, others = type(entry).model_fields, {*SCHEDULE, *PARTS, "name", "method"}
     values = _values(entry, [name for name in fields if name not in others])  # in order: a resume needs the same grid
     bounds: dict[str, Any] = {"bounds": _bounds(values.pop("bounds"))} if "bounds" in values else {}
@@ -308,7 +309,7 @@ def _firsts(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _part(key: str, slot: str, table: Any) -> Any:
-    """A part of a method from its table; your own is made by the function that it names."""
+    """Return a part of a method from its table; your own part comes from its named function."""
     if table.kind not in KINDS[slot]:
         return imported(f"{key}.kind", table.kind)(**table.options)
     options = table.model_dump(exclude_none=True, exclude={"kind", "optimizer"})
@@ -320,7 +321,7 @@ def _part(key: str, slot: str, table: Any) -> Any:
 
 
 def _common(entry: MethodTable, method: Method, common: config.Schedule) -> dict[str, Any]:
-    """The common schedule, without what the method replaces; AFL and Scaff-PD ask all clients, and AFL for one step."""
+    """Return the common schedule, adapted to the method; AFL and Scaff-PD need all clients, and AFL one step."""
     schedule = common.model_dump(exclude_none=True)
     alone = method.client_weights.takes_one_step
     if method.client_weights.asks_everyone:
@@ -334,7 +335,7 @@ def _common(entry: MethodTable, method: Method, common: config.Schedule) -> dict
 
 
 def _weights(rule: Any, step: float | None) -> dict[str, Any]:
-    """The option ``client_weights`` of a method, if the file has one: a name, a table, or a list of weights."""
+    """Return the option ``client_weights`` of a method, if the file has one: a name, a table, or a list."""
     made: Any = rule
     if isinstance(rule, str | list):
         is_import = isinstance(rule, str) and rule not in weights.RULES
@@ -349,17 +350,17 @@ def _weights(rule: Any, step: float | None) -> dict[str, Any]:
 
 
 def _center(rule: str | list[float]) -> Any:
-    """Client weights by the name of their rule, or fixed ones."""
+    """Return client weights by the name of their rule, or fixed weights."""
     return weights.fixed(rule) if isinstance(rule, list) else weights.RULES[rule]()
 
 
 def _bounds(value: list[float] | str) -> Bounds:
-    """The bounds that a file gives: a box, 'data', or 'none', as TOML has no None."""
+    """Return the bounds of a file: a box, 'data', or 'none', since TOML has no None."""
     return None if value == "none" else check_bounds(value)
 
 
 def make_attack(attack: config.Attack) -> Attack | None:
-    """Make the attack of an experiment; None if it has none."""
+    """Build the attack of an experiment, or return None if it has none."""
     if attack.kind == "none":
         return None
     kind = ATTACKS[attack.kind]

@@ -1,4 +1,4 @@
-"""An experiment from a TOML file; an error names the key, the range and the closest valid name."""
+"""Read an experiment from a TOML file; errors name the key, the range and the closest valid name."""
 
 import re
 import tomllib
@@ -18,14 +18,14 @@ from wafl.config.method_keys import METHOD_TABLES, OWN, PART_TABLES, label_of
 from wafl.config.toml_file import read_toml
 
 BRANCHES = {"value", "list", "table"}
-"""What pydantic puts into the place of a fault to say which branch of a swept value it means."""
+"""The names that pydantic inserts in a fault's location for the branch of a swept value."""
 
 RENAMED = {"shape": "cost_matrix"}
-"""Options of methods by the name that an earlier version used."""
+"""The options of methods, by the names of an earlier version."""
 
 
 def read_experiment(path: Path, changes: Sequence[str] = ()) -> Experiment:
-    """The experiment that a file describes, with ``key=value`` changes from the command line."""
+    """Read the experiment in a file, with ``key=value`` changes from the command line."""
     content = read_toml(path)
     for change in changes:
         apply_change(content, change)
@@ -33,7 +33,7 @@ def read_experiment(path: Path, changes: Sequence[str] = ()) -> Experiment:
 
 
 def parse_experiment(content: Mapping[str, Any], where: str) -> Experiment:
-    """The experiment that plain values describe; ``where`` is what messages call them."""
+    """Parse an experiment from plain values; ``where`` is their name in messages."""
     content = _with_current_names(content)
     try:
         return Experiment.model_validate(content)
@@ -95,7 +95,7 @@ def _place(target: Any, step: str, path: Sequence[str], change: str) -> str | in
 
 
 def _name_of(item: Any) -> str:
-    """What a method in a list is called; other items have no name."""
+    """Return the name of a method in a list; other items have none."""
     if not isinstance(item, dict):
         return ""
     table = cast("dict[str, Any]", item)
@@ -125,7 +125,7 @@ def _explain(fault: Any, content: Mapping[str, Any]) -> str:
 
 
 def _explain_choice(key: str, keys: Sequence[Any], fault: Any) -> str:
-    """What to say about a method, or a part of one, that does not exist."""
+    """Explain an error about a method, or a part of one, that does not exist."""
     tables, chosen_by = (PART_TABLES[keys[-1]], "kind") if len(keys) > 2 else (METHOD_TABLES, "method")
     names = ", ".join(name for name in tables if name != OWN)
     if fault["type"] == "union_tag_invalid":
@@ -139,7 +139,7 @@ def _explain_choice(key: str, keys: Sequence[Any], fault: Any) -> str:
 
 
 def _keys_to(loc: Sequence[Any], *, last_is_a_key: bool) -> list[Any]:
-    """The keys that lead to a fault, without the names of tables and branches that pydantic puts between them."""
+    """Return the keys that lead to a fault, without pydantic's names of tables and branches."""
     *inside, last = loc or (None,)
     keys = [step for step in inside if step not in BRANCHES]
     if last is not None and (last_is_a_key or last not in BRANCHES):
@@ -154,7 +154,7 @@ def _keys_to(loc: Sequence[Any], *, last_is_a_key: bool) -> list[Any]:
 
 
 def _valid_names(keys: Sequence[Any], content: Mapping[str, Any]) -> list[str]:
-    """The keys that a section may have."""
+    """Return the valid keys of a section."""
     if not keys:
         return list(Experiment.model_fields)
     if keys[0] == "methods":

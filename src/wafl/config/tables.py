@@ -1,4 +1,4 @@
-"""Tables of an experiment file, made from the options that a dataclass declares."""
+"""Create tables of an experiment file from the options that a dataclass declares."""
 
 import inspect
 import math
@@ -28,12 +28,12 @@ T = TypeVar("T", bound=Section)
 
 
 def make_table(name: str, base: type[T], doc: str | None, fields: Mapping[str, Any]) -> type[T]:
-    """A table whose fields bring their descriptions, so that pydantic searches no source for docstrings."""
+    """Create a table whose fields have descriptions, so that pydantic does not search source code for docstrings."""
     return create_model(name, __base__=base, __doc__=doc, __cls_kwargs__={"use_attribute_docstrings": False}, **fields)
 
 
 def keys_of(kind: type, *, swept: Collection[str] = (), leave_out: Collection[str] = ()) -> dict[str, Any]:
-    """One key per option of a dataclass, none of which must be given; those ``swept`` may have a list of values."""
+    """Return one optional key per option of a dataclass; the ``swept`` ones may have a list of values."""
     return {
         name: (type_of(option, swept=name in swept) | None, Field(None, description=option.doc or None))
         for name, option in options_of(kind).items()
@@ -42,7 +42,7 @@ def keys_of(kind: type, *, swept: Collection[str] = (), leave_out: Collection[st
 
 
 class FromTable:
-    """The mark of a dataclass that a file has as a table of options: ``Annotated[Faults, FromTable(Faults)]``."""
+    """The mark of a dataclass that is a table of options in a file: ``Annotated[Faults, FromTable(Faults)]``."""
 
     def __init__(self, kind: type) -> None:
         fields: dict[str, Any] = {

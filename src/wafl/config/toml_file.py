@@ -1,4 +1,4 @@
-"""A TOML file as plain values."""
+"""Read a TOML file as plain values."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from wafl.base.toml import LONGEST, parsed_toml
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """What a TOML file says; an error in one line if it cannot be read or is not TOML."""
+    """Return the content of a TOML file; raise a one-line error if it cannot be read or is not TOML."""
     try:
         text = read_limited(path, LONGEST).decode("utf-8-sig")
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""What an experiment does to the data of clients that never train."""
+"""Shift the data of clients that never train, as an experiment requires."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from wafl.shifts import MOVES, Shift
 
 
 def check_unseen(experiment: config.Experiment) -> None:
-    """Refuse a shift of clients that are not there, and what needs examples that nodes keep."""
+    """Raise ConfigError for a shift without unseen clients, and for options that need the nodes' examples."""
     if experiment.data.unseen_shift is not None and experiment.data.unseen is None:
         raise ConfigError("data.unseen_shift shifts clients that never train: give data.unseen, their share")
     asked = {"data.unseen_shift": experiment.data.unseen_shift, "evaluation.certified": experiment.evaluation.certified}
@@ -23,14 +23,14 @@ def check_unseen(experiment: config.Experiment) -> None:
 
 
 def make_shift(data: config.Data, bounds: Box | None) -> Shift | None:
-    """Make the shift of an experiment's unseen clients, within the bounds of their data; None if there is none."""
+    """Build the shift of an experiment's unseen clients, within the bounds of their data, or return None."""
     if data.unseen_shift is None:
         return None
     return MOVES[data.unseen_shift](severity=data.unseen_severity).within(bounds)
 
 
 def shifted(clients: Federation, data: config.Data) -> Federation:
-    """Unseen clients as an experiment shifts all their examples; test examples are numbered after those that train."""
+    """Return unseen clients with the experiment's shift of all examples; test examples have the later indices."""
     shift = make_shift(data, clients.bounds)
     if shift is None:
         return clients

@@ -1,6 +1,6 @@
-"""Clients' data: many clients' examples in one tensor, brought by users or loaded by name.
+"""Hold clients' data: many clients' examples in one tensor, brought by users or loaded by name.
 
-``federation.py`` is the front; where examples come from is in ``bring/`` and ``named/``.
+Start with ``federation.py``; ``bring/`` and ``named/`` contain the sources of examples.
 """
 
 from wafl.data.named.datasets import Dataset, load_dataset

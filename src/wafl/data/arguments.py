@@ -1,4 +1,4 @@
-"""A model and clients given to a function in the wrong order, or something else in their place."""
+"""Detect a model and clients in the wrong order, or other values in their place."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from wafl.data.mistakes import what_is
 
 
 def check_arguments(call: str, model: Any, clients: Any, *, trained: bool = True) -> None:
-    """Refuse arguments that cannot be meant; ``trained`` says whether a run will do for a model."""
+    """Raise TypeError for wrong arguments; ``trained`` tells whether a run is accepted as a model."""
     if isinstance(model, Federation) or isinstance(clients, nn.Module) or hasattr(clients, "history"):
         raise TypeError(f"model is {what_is(model)} and clients is {what_is(clients)}, which look swapped: call {call}")
     check_federation(call, clients)
@@ -28,14 +28,14 @@ def check_arguments(call: str, model: Any, clients: Any, *, trained: bool = True
 
 
 def check_federation(call: str, clients: Any) -> None:
-    """Refuse clients that are not a federation."""
+    """Raise TypeError if clients are not a federation."""
     if isinstance(clients, Federation):
         return
     raise TypeError(f"clients is {what_is(clients)}: call {call} with {_remedy(clients)}")
 
 
 def check_alike(seen: Federation, unseen: Federation) -> None:
-    """Refuse clients that cannot have been held out of the federation that trained."""
+    """Raise ValueError for clients that cannot be held-out clients of the training federation."""
     for what, name in {"shape": "input_shape", "unit": "unit", "number of classes": "num_classes"}.items():
         known, other = getattr(seen, name), getattr(unseen, name)
         if known != other:

@@ -1,4 +1,4 @@
-"""A folder with one file per client."""
+"""Read a folder with one file per client."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +13,10 @@ from wafl.data.unpack import read_npz
 
 
 def read_folder(folder: Path, limit: int | None = None, preprocess: str | None = None) -> Federation:
-    """One client per file ``NAME.npz`` of at most ``limit`` bytes, with x and y, perhaps tests; bytes are prepared."""
+    """Read one client per file ``NAME.npz`` of at most ``limit`` bytes, with x and y, perhaps tests.
+
+    Bytes are prepared.
+    """
     if not folder.is_dir():
         raise ConfigError(f"data={str(folder)!r} is not a folder: give one with a file NAME.npz for each client")
     files = sorted(folder.glob("*.npz"))

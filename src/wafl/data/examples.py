@@ -1,4 +1,4 @@
-"""The examples of many clients, packed into one tensor with offsets."""
+"""Pack the examples of many clients into one tensor with offsets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -15,12 +15,12 @@ from wafl.data.mapped import Mapped, Stored, join, pick
 from wafl.data.preprocessing import STATISTICS, Preprocessing
 
 CHUNK = 4096
-"""How many examples are read at a time where all are looked at."""
+"""The number of examples to read at a time in a pass over all examples."""
 
 
 @dataclass(frozen=True)
 class Examples:
-    """The examples of all clients, one after another, as stored: client ``i`` has rows ``offsets[i]:offsets[i+1]``."""
+    """The stored examples of all clients, one after another: client ``i`` has rows ``offsets[i]:offsets[i+1]``."""
 
     raw: Stored
     y: Tensor
@@ -29,7 +29,7 @@ class Examples:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of prepared examples: float32 unless the raw ones are float64."""
+        """The type of prepared examples: float32, or float64 if the raw ones are float64."""
         return torch.float64 if self.raw.dtype == torch.float64 else torch.float32
 
     @property
@@ -39,44 +39,46 @@ class Examples:
 
     @property
     def x(self) -> Tensor:
-        """All examples as the model sees them: a copy, if they are stored as bytes or on disk."""
+        """All examples as the model sees them: a copy if they are stored as bytes or on disk."""
         return self.prepare(self.raw[:], self.dtype)
 
     def rows(self, index: Tensor, dtype: torch.dtype) -> Tensor:
-        """Prepared examples by row, ``[*index.shape, *shape]``."""
+        """Return prepared examples by row, ``[*index.shape, *shape]``."""
         picked = self.raw.index_select(0, index.flatten()).view(*index.shape, *self.shape)
         return self.prepare(picked, dtype)
 
     def expect(self, begins: Tensor, sizes: Tensor) -> None:
-        """Say which rows are about to be asked for, ``sizes[i]`` from ``begins[i]`` on: the disk can begin to read."""
+        """Announce rows that will be read, ``sizes[i]`` from ``begins[i]`` on, so that the disk can start."""
         if isinstance(self.raw, Mapped):
             self.raw.expect(begins, sizes)
 
     @property
     def num_examples(self) -> Tensor:
+        """The number of examples of each client."""
         return self.offsets.diff()
 
     @property
     def num_clients(self) -> int:
+        """The number of clients."""
         return len(self.offsets) - 1
 
     def span(self) -> tuple[float, float]:
-        """The lowest and the highest value of prepared examples."""
+        """Return the lowest and the highest value of prepared examples."""
         ends = [self.prepare(chunk, self.dtype).aminmax() for chunk in self.raw.split(CHUNK)]
         return min(float(low) for low, _ in ends), max(float(high) for _, high in ends)
 
     def of(self, client: int) -> tuple[Tensor, Tensor]:
-        """A client's examples as the model sees them, and their labels."""
+        """Return a client's examples as the model sees them, and their labels."""
         rows = slice(int(self.offsets[client]), int(self.offsets[client + 1]))
         return self.prepare(self.raw[rows], self.dtype), self.y[rows]
 
     def to(self, device: torch.device) -> Self:
-        """The same examples on a device."""
+        """Return the examples on a device."""
         y, offsets = self.y.to(device), self.offsets.to(device)
         return replace(self, raw=self.raw.to(device), y=y, offsets=offsets, prepare=self.prepare.to(device))
 
     def of_clients(self, chosen: Sequence[int]) -> Self:
-        """The examples of these clients alone."""
+        """Return the examples of only these clients."""
         index = torch.tensor(chosen, dtype=torch.int64)
         sizes = self.num_examples[index]
         rows = _ranges(self.offsets[index], sizes)
@@ -84,7 +86,7 @@ class Examples:
         return replace(self, raw=pick(self.raw, rows), y=self.y[rows], offsets=offsets)
 
     def picked(self, rows: Sequence[Tensor]) -> Self:
-        """These rows alone, those of one client after another."""
+        """Return only these rows, client by client."""
         every, offsets = torch.cat(list(rows)), torch.tensor([0, *map(len, rows)]).cumsum(0)
         return replace(self, raw=pick(self.raw, every), y=self.y[every], offsets=offsets)
 
@@ -100,7 +102,7 @@ class Examples:
         return tensors_digest(chain((self.offsets, self.y), self.raw.split(CHUNK)), about)
 
     def joined(self, other: Self) -> Self:
-        """Each client's examples here, followed by its examples there."""
+        """Return each client's examples, followed by its examples in ``other``."""
         sizes = torch.stack([self.num_examples, other.num_examples], dim=1).flatten()
         begins = torch.stack([self.offsets[:-1], len(self.y) + other.offsets[:-1]], dim=1).flatten()
         rows = _ranges(begins, sizes)
@@ -109,7 +111,7 @@ class Examples:
 
 
 def _ranges(begins: Tensor, sizes: Tensor) -> Tensor:
-    """``begin .. begin + size - 1`` of each, one after another."""
+    """Return ``begin .. begin + size - 1`` for each begin, one after another."""
     ends = sizes.cumsum(0)
     return torch.arange(int(ends[-1])) + torch.repeat_interleave(begins - (ends - sizes), sizes)
 
@@ -118,7 +120,7 @@ Array = NDArray[Any]
 
 
 class Packer:
-    """Appends examples to one array and never holds them twice; mapped ones stay on disk, if the first are."""
+    """A builder of one array of examples without a second copy; mapped examples stay on disk, if the first are."""
 
     def __init__(self) -> None:
         self._x, self._y = _Rows(), _Rows()
@@ -126,7 +128,7 @@ class Packer:
         self._sizes: list[Array] = []
 
     def add(self, x: Stored, y: Tensor, sizes: Tensor) -> None:
-        """Append the examples of consecutive clients, which have that many each, as a copy."""
+        """Append a copy of the examples of consecutive clients with these sizes."""
         on_disk = bool(self._mapped) if self._sizes else isinstance(x, Mapped)
         if on_disk:
             self._mapped.append(x if isinstance(x, Mapped) else Mapped.of(x.numpy()))

@@ -1,4 +1,4 @@
-"""Many clients, each with its own training and test examples."""
+"""Define federations: many clients, each with training and test examples."""
 
 import json
 import math
@@ -27,13 +27,13 @@ from wafl.data.summary import describe, warn_of_data
 
 @dataclass(frozen=True)
 class Federation:
-    """Many clients, each with its own training and test examples.
+    """Many clients, each with training and test examples.
 
-    ``unit`` says what the numbers in ``x`` mean and ``bounds`` gives the range they lie in, because every gamma,
-    radius and epsilon is in those units. ``left_out`` counts the examples of a data set that no client has; ``recipe``
-    says how to rebuild the federation, if a name and numbers are enough for that. ``classes`` are the names of the
-    classes and ``columns`` those of the inputs, if they have names. ``shift`` describes how the examples were shifted,
-    if they were; tables and figures show it.
+    ``unit`` is the meaning of the numbers in ``x``, and ``bounds`` is their range, because every gamma, radius and
+    epsilon is in these units. ``left_out`` counts the examples of a data set that no client has. ``recipe`` tells how
+    to rebuild the federation, if a name and numbers are enough. ``classes`` are the names of the classes and
+    ``columns`` the names of the inputs, if they have names. ``shift`` describes the shift of the examples, if they were
+    shifted; tables and figures show it.
     """
 
     train: Examples
@@ -61,19 +61,19 @@ class Federation:
         least one training example. Memory-mapped arrays stay on disk.
 
         Args:
-            arrays: one pair per client, or two, arrays of numpy or torch or lists; read once.
-            test_fraction: the part of each client's examples that is held out for testing; by default a quarter, if
-                clients bring no test examples of their own.
+            arrays: one pair per client, or two pairs: arrays of numpy or torch, or lists; read once.
+            test_fraction: the fraction of each client's examples to hold out for testing; by default a quarter, if
+                clients bring no test examples.
             names: one name per client; by default ``client 0``, ``client 1``, ...
-            unit: what the numbers in ``x`` mean, such as ``volts``.
-            bounds: the range that all values of ``x`` lie in, if there is one.
-            num_classes: by default one more than the highest label, and every label must occur.
+            unit: the meaning of the numbers in ``x``, such as ``volts``.
+            bounds: the range of all values of ``x``, if there is one.
+            num_classes: the number of classes; by default one more than the highest label, and every label must occur.
             classes: the names of the classes; by default the labels themselves in sorted order, if they are text.
             preprocess: for images as bytes (uint8): ``unit``, ``symmetric``, ``zscore`` or ``zscore_pooled``, as in
                 :meth:`wafl.Dataset.partition`; they stay bytes in memory.
             standardize: subtract each column's mean over all clients' training examples, and divide by its standard
                 deviation; ``run.predict`` and ``run.export`` then take raw numbers, such as ``clients.test.raw``.
-            seed: what the held-out examples are drawn from.
+            seed: the seed for drawing the held-out examples.
 
         >>> import numpy as np, wafl
         >>> pairs = [(np.random.rand(8, 4), np.arange(8) % 2) for _ in range(3)]
@@ -92,10 +92,10 @@ class Federation:
 
     @classmethod
     def from_offsets(cls, x: Any, y: Any, offsets: Any, **options: Unpack[Options]) -> Self:
-        """Pack the data of many clients that lie in one array, one client after another.
+        """Pack the data of many clients in one array, one client after another.
 
-        A million clients take seconds. A memory-mapped ``x`` stays on disk. Other arrays are not copied either if
-        nothing is held out, so do not change them afterwards. The split is that of :meth:`from_arrays`.
+        A million clients take seconds. A memory-mapped ``x`` stays on disk. Other arrays are not copied if nothing is
+        held out, so do not change them afterwards. The split is the same as in :meth:`from_arrays`.
 
         Args:
             x: all examples, one row per example, an array of numpy or torch.
@@ -141,7 +141,7 @@ class Federation:
 
         Args:
             frame: the data frame; values must not be missing.
-            client: the column that says whose the row is; its values become the clients' names.
+            client: the column with the client of each row; its values become the clients' names.
             target: the column to predict, or several for a regression with several targets.
             features: the columns of numbers to predict from; by default all others.
             options: ``test_fraction``, ``unit``, ``bounds``, ``num_classes``, ``classes``, ``standardize`` and
@@ -159,11 +159,11 @@ class Federation:
 
     @classmethod
     def from_folder(cls, folder: str | os.PathLike[str], **options: Unpack[Options]) -> Self:
-        """Pack a folder of ``.npy`` files, whose examples stay on disk, so that they may be larger than the memory.
+        """Pack a folder of ``.npy`` files, whose examples stay on disk and may be larger than the memory.
 
-        The folder holds all clients in one array, one after another, as ``x.npy``, ``y.npy`` and ``offsets.npy`` (see
-        :meth:`from_offsets`), which suits any number of clients. Or it holds one folder per client, by the client's
-        name, with ``x.npy`` and ``y.npy``, and perhaps ``x_test.npy`` and ``y_test.npy``. Options are as in
+        The folder contains all clients in one array, one after another, as ``x.npy``, ``y.npy`` and ``offsets.npy``
+        (see :meth:`from_offsets`), which suits any number of clients. Or it contains one folder per client, with the
+        client's name, ``x.npy`` and ``y.npy``, and perhaps ``x_test.npy`` and ``y_test.npy``. Options are as in
         :meth:`from_arrays`.
 
         >>> import numpy as np, tempfile, wafl
@@ -195,14 +195,14 @@ class Federation:
     ) -> Self:
         """Pack Parquet or Arrow files of any size, one row per example (needs ``wafl-learn[parquet]``).
 
-        The rows are read a few at a time and written, client by client, to a folder of ``.npy`` files, where they
-        stay. Next time, :meth:`from_folder` reads that folder at once.
+        The rows are read a few at a time and written, client by client, to a folder of ``.npy`` files, where they stay.
+        Next time, :meth:`from_folder` reads that folder at once.
 
         Args:
             source: a Parquet or Arrow file, a folder of them, or a table of pyarrow, such as ``dataset.data.table`` of
                 a Hugging Face data set.
-            folder: where to write; it must not exist.
-            client: the column that says whose the row is; its values become the clients' names.
+            folder: the new folder to write to.
+            client: the column with the client of each row; its values become the clients' names.
             target: the column to predict, of text or numbers.
             features: the columns of numbers, or of lists of numbers, to predict from; by default all others.
             options: ``test_fraction``, ``unit``, ``bounds``, ``num_classes``, ``classes``, ``standardize`` and
@@ -253,15 +253,15 @@ class Federation:
         return cls.from_arrays(arrays, **options)._with_columns(columns)
 
     def hold_out(self, share: float, *, seed: int = 0) -> tuple[Self, Self]:
-        """Split the clients into those that train and those that never do.
+        """Split the clients into clients that train and clients that never train.
 
         Clients keep their names, examples and split; at least one client is on each side. The statistics of a
-        ``zscore``, or of ``standardize=True``, are taken again from the clients that train, for both sides. The clients
-        of a smaller share are among those of a larger one.
+        ``zscore``, or of ``standardize=True``, are computed again from the clients that train, for both sides. The
+        clients of a smaller share are among the clients of a larger one.
 
         Args:
             share: the share of the clients that never train, between 0 and 1.
-            seed: what these clients are drawn from.
+            seed: the seed for drawing these clients.
 
         Returns:
             ``(seen, unseen)``: train on the first, and test on both with ``wafl.evaluate(run, seen, unseen=unseen)``.
@@ -280,7 +280,7 @@ class Federation:
         return replace(seen, recipe=one), replace(unseen, recipe=other)
 
     def of_clients(self, chosen: Sequence[int]) -> Self:
-        """These clients alone, by number, prepared as they were among the others."""
+        """Return a federation of only these clients, by index, with the same preparation."""
         return replace(
             self,
             train=self.train.of_clients(chosen),
@@ -290,7 +290,10 @@ class Federation:
         )
 
     def set_apart(self, held: Sequence[int]) -> tuple[Self, Self]:
-        """The other clients, which train, and those ``held``, by number, which never do; see :meth:`hold_out`."""
+        """Return the other clients, which train, and the ``held`` clients, by index, which never train.
+
+        See :meth:`hold_out`.
+        """
         kept = [client for client in range(self.num_clients) if client not in set(held)]
         if not kept or not held or not all(0 <= client < self.num_clients for client in held):
             raise ValueError(f"held={list(held)} must be some of the {self.num_clients} clients, and not all of them")
@@ -299,19 +302,20 @@ class Federation:
         return seen.prepared_by(prepare), unseen.prepared_by(prepare)
 
     def prepared_by(self, prepare: Preprocessing) -> Self:
-        """The same raw examples under another preprocessing."""
+        """Return the same raw examples with another preprocessing."""
         train, test = replace(self.train, prepare=prepare), replace(self.test, prepare=prepare)
         if not prepare.takes_numbers:
             return replace(self, train=train, test=test)
         return replace(self, train=train, test=test, unit=prepare.unit, bounds=None)
 
     def _with_columns(self, columns: tuple[str, ...] | None) -> Self:
-        """The same federation with names of its columns."""
+        """Return the federation with names of its columns."""
         named, numbers = replace(self, columns=columns), self.train.prepare.takes_numbers
         return named.prepared_by(standardization(self.train.raw, columns)) if numbers else named
 
     @property
     def num_clients(self) -> int:
+        """The number of clients."""
         return self.train.num_clients
 
     @property
@@ -321,37 +325,38 @@ class Federation:
 
     @property
     def num_examples(self) -> list[int]:
-        """How many training and test examples each client has."""
+        """The number of training and test examples of each client."""
         return (self.train.num_examples + self.test.num_examples).tolist()
 
     @property
     def input_shape(self) -> tuple[int, ...]:
+        """The shape of one example."""
         return self.train.shape
 
     @property
     def num_outputs(self) -> int:
-        """How many outputs a model for these clients has: one per class, or per target of a regression."""
+        """The number of outputs of a model for these clients: one per class, or per regression target."""
         return self.num_classes if self.num_classes is not None else math.prod(self.train.y.shape[1:])
 
     @property
     def intake(self) -> Intake:
-        """How the examples came in, and what their classes are called."""
+        """The facts about the reading of the examples, and the names of their classes."""
         return Intake(self.classes, self.columns, self.train.prepare, self.input_shape)
 
     @property
     def title(self) -> str:
-        """A few words for captions, such as ``digits, 20 clients``."""
+        """A short description for captions, such as ``digits, 20 clients``."""
         name = f"{self.recipe['dataset']}, " if self.recipe else ""
         return f"{name}{self.num_clients:,} client{'s' * (self.num_clients != 1)}"
 
     def fingerprint(self) -> dict[str, str]:
-        """Digests of all examples, by which these data are known again."""
+        """Return digests of all examples, which identify these data."""
         kind = json.dumps([self.num_classes, self.bounds])
         packs = {"training examples": self.train, "test examples": self.test}
         return {name: sha256(f"{kind} {pack.digest()}".encode()).hexdigest() for name, pack in packs.items()}
 
     def label_counts(self) -> Tensor:
-        """How many examples of each label each client has, training and test together: ``[clients, labels]``."""
+        """Return each client's number of examples of each label, in training and test: ``[clients, labels]``."""
         if self.num_classes is None:
             raise ValueError("a regression has no labels to count")
         counts = torch.zeros(self.num_clients, self.num_classes, dtype=torch.int64)
@@ -361,18 +366,18 @@ class Federation:
         return counts
 
     def describe(self) -> str:
-        """The paper's table of statistics, as text."""
+        """Return the paper's table of statistics, as text."""
         return describe(self, own_names=self._own_names())
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
-        """The picture of labels by client, as a matplotlib figure; it is also written to ``path``, if given."""
+        """Plot the labels by client as a matplotlib figure; save it if given a path."""
         from wafl.data.figures import labels_by_client
 
         names = self.names if self._own_names() else None
         return labels_by_client(self.label_counts(), None if path is None else Path(path), names, self.classes)
 
     def _own_names(self) -> bool:
-        """Whether clients have names that say more than their number."""
+        """Return whether clients have names other than their index."""
         return not all(name.startswith("client ") for name in self.names)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""The picture of a federation: the labels of each client."""
+"""Draw a federation: the labels of each client."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,10 @@ from torch import Tensor
 def labels_by_client(
     counts: Tensor, path: Path | None, clients: Sequence[str] | None, classes: Sequence[str] | None
 ) -> Any:
-    """One dot per client and label, its area from ``counts [clients, labels]``; up to 40 clients are shown by name."""
+    """Draw one dot per client and label, its area from ``counts [clients, labels]``.
+
+    Up to 40 clients are shown by name.
+    """
     from matplotlib.figure import Figure
 
     client, label = counts.nonzero(as_tuple=True)

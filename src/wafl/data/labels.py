@@ -1,4 +1,4 @@
-"""Labels as people have them, numbers or text, become 0 .. C - 1; text stays as the names of the classes."""
+"""Convert labels, numbers or text, to 0 .. C - 1; text becomes the names of the classes."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
@@ -13,7 +13,7 @@ from wafl.base.options import Count
 
 
 class Labels:
-    """What the labels of all clients have in common: how many classes there are, and what they are called."""
+    """The common properties of all clients' labels: the number of classes, and their names."""
 
     def __init__(self, num_classes: int | None = None, classes: Sequence[str] | None = None) -> None:
         if num_classes is not None:
@@ -30,7 +30,7 @@ class Labels:
         self._text: bool | None = None
 
     def encode(self, client: int, y: Any) -> Any:
-        """Labels as numbers; text is numbered in the order in which it appears."""
+        """Return labels as numbers; text is numbered in the order of its appearance."""
         array = y if isinstance(y, Tensor) else np.asarray(y)
         text = not isinstance(array, Tensor) and array.dtype.kind in "OSUT"
         if self._text is not None and text != self._text:
@@ -53,7 +53,7 @@ class Labels:
         return np.array(table, dtype=np.int64)[codes] if table else np.zeros(0, dtype=np.int64)
 
     def check(self, client: int, y: Tensor) -> None:
-        """Refuse numbers that cannot be classes."""
+        """Raise ValueError for numbers that cannot be classes."""
         if y.is_floating_point():
             if self._given is not None:
                 raise ValueError("num_classes is for integer labels, but these are floating-point targets")
@@ -67,7 +67,7 @@ class Labels:
             )
 
     def finish(self, *splits: Tensor) -> tuple[list[Tensor], int | None, tuple[str, ...] | None]:
-        """All labels in their final numbers, the number of classes (None for a regression), and their names."""
+        """Return all labels in their final numbers, the number of classes (None for a regression), and their names."""
         if splits[0].is_floating_point():
             return list(splits), None, None
         if not self._text:
@@ -82,7 +82,7 @@ class Labels:
 
 
 def count_classes(labels: Sequence[Tensor | NDArray[Any]]) -> int | None:
-    """One more than the highest label, for those who know that they need not have every class; None for targets."""
+    """Return one more than the highest label, for clients that may lack some classes; None for targets."""
     arrays = [np.asarray(y) for y in labels]
     highest = [int(y.max()) for y in arrays if y.dtype.kind in "iu" and y.size]
     return max(*highest, 0) + 1 if highest else None
@@ -98,7 +98,7 @@ def _check_names(classes: Any) -> list[str]:
 
 
 def _distinct(client: int, array: NDArray[Any]) -> tuple[list[str], NDArray[Any]]:
-    """The different texts, and the place of each label among them."""
+    """Return the different texts, and the index of each label among them."""
     if array.dtype.kind == "O":
         if odd := [value for value in array.tolist() if not isinstance(value, str)]:
             raise ValueError(f"client {client} has the label {odd[0]!r} among text: drop examples without a label")
@@ -108,7 +108,7 @@ def _distinct(client: int, array: NDArray[Any]) -> tuple[list[str], NDArray[Any]
 
 
 def _refuse_gaps(splits: Sequence[Tensor], highest: int) -> None:
-    """Refuse a class that nobody has: it is a mistake in the numbering, unless the number of classes was stated."""
+    """Raise ValueError for a class without examples, a mistake unless the number of classes was given."""
     if highest < 2**16:  # counting all labels is then much faster than sorting them
         counts = torch.stack([torch.bincount(split, minlength=highest + 1) for split in splits]).sum(0)
         if bool((counts > 0).all()):

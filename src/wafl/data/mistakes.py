@@ -1,4 +1,4 @@
-"""What is surely a mistake in a client's data, and what to do about it."""
+"""Detect certain mistakes in a client's data, and name the remedy."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
@@ -11,7 +11,7 @@ from wafl.data.mapped import Stored
 
 
 def check_client(client: int, item: Any) -> Sequence[Any]:
-    """The two or four arrays of a client; refuses anything else."""
+    """Return the two or four arrays of a client; raise an error for anything else."""
     if isinstance(item, tuple | list) and len(cast("Sequence[Any]", item)) in (2, 4):
         values = cast("Sequence[Any]", item)
         if not any(value is None or isinstance(value, str | Mapping) for value in values):
@@ -23,7 +23,7 @@ def check_client(client: int, item: Any) -> Sequence[Any]:
 
 
 def what_is(item: Any) -> str:
-    """What a user gave, in a few words for an error message."""
+    """Describe a user's value in a few words for an error message."""
     if isinstance(item, Mapping):
         return f"a dict with {', '.join(map(str, cast('Mapping[Any, Any]', item))) or 'no keys'}"
     if isinstance(item, np.ndarray | Tensor):
@@ -35,7 +35,7 @@ def what_is(item: Any) -> str:
 
 
 def check_order(client: int, shapes: Sequence[tuple[int, ...]]) -> None:
-    """Refuse ``(y, x)``, and the order in which scikit-learn's ``train_test_split`` gives its parts."""
+    """Raise ValueError for ``(y, x)``, and for the order of scikit-learn's ``train_test_split``."""
     if len(shapes[0]) == 1 and len(shapes[1]) > 1:
         raise ValueError(
             f"client {client} has x of shape {shapes[0]} and y of shape {shapes[1]}, which look swapped: "
@@ -49,7 +49,7 @@ def check_order(client: int, shapes: Sequence[tuple[int, ...]]) -> None:
 
 
 def refuse_raw_images(client: int, x: Stored, low: float, high: float) -> None:
-    """Refuse values in 0 .. 255 in the shape of images; any four dimensions will do for whole numbers."""
+    """Raise ValueError for values in 0 .. 255 in the shape of images, or whole numbers with four dimensions."""
     if low < 0 or not 127 < high <= 255 or not (_image_shaped(x) or (x.ndim == 4 and _whole(x))):
         return
     as_bytes = "" if x.dtype == torch.uint8 else "divide them by 255, or give them as uint8 and "
@@ -60,7 +60,7 @@ def refuse_raw_images(client: int, x: Stored, low: float, high: float) -> None:
 
 
 def _image_shaped(x: Stored) -> bool:
-    """Colors beside height and width, a square of at least 8 pixels, or bytes in rows and columns."""
+    """Return whether the shape has colors, a square of at least 8 pixels, or bytes in rows and columns."""
     if x.ndim == 3:
         return x.dtype == torch.uint8 or x.shape[1] == x.shape[2] >= 8
     return x.ndim == 4 and (x.shape[1] in (1, 3, 4) or x.shape[3] in (1, 3, 4))
@@ -71,14 +71,14 @@ def _whole(x: Stored) -> bool:
 
 
 def refuse_more(call: str, given: Sequence[Any], remedy: str) -> None:
-    """Refuse arguments after the first, which Python would only count."""
+    """Raise TypeError with the argument kinds if too many positional arguments are passed."""
     if len(given) > 1:
         kinds = " and ".join(what_is(item) for item in given[:2]) + ("" if len(given) == 2 else ", ...")
         raise TypeError(f"{call} takes one list with all clients, but was given {kinds}: {remedy}")
 
 
 def check_clients(arrays: Any) -> None:
-    """Refuse what is not one item per client."""
+    """Raise an error if the value is not one item per client."""
     if isinstance(arrays, Mapping):
         raise ValueError(
             f"the clients are in {what_is(arrays)}: pass from_arrays(list(d.values()), names=list(d)), "

@@ -1,4 +1,4 @@
-"""Ways to spread a data set over clients: each function returns the rows of every client."""
+"""Divide a data set among clients: each function returns the rows of every client."""
 
 import torch
 from torch import Tensor
@@ -7,17 +7,17 @@ from wafl.base.options import Count, Positive
 from wafl.base.random import Key, Purpose, bits, normal, permutation, uniform
 
 SIZE_SPREAD = 0.6
-"""Standard deviation of the log of a client's share of a label; reproduces the paper's spread of sizes on MNIST."""
+"""The standard deviation of the log of a client's share of a label, as in the paper's sizes on MNIST."""
 
 
 def labels_per_client(
     y: Tensor, num_clients: int, count: int, num_classes: int, seed: int, sizes: tuple[float, float] | None = None
 ) -> list[Tensor]:
-    """Each client holds ``count`` labels, and a random share of each: disjoint, complete, unequal.
+    """Assign ``count`` labels to each client, and a random share of each: disjoint, complete, unequal.
 
-    Labels are dealt so that each is held by the same number of clients, give or take one. With ``sizes=(mean, std)``
-    the clients' sizes are drawn from a normal distribution instead, split equally over their labels, and the rest is
-    left out.
+    Labels are assigned so that the numbers of clients per label differ by at most one. With ``sizes=(mean, std)`` the
+    clients' sizes are drawn from a normal distribution instead and divided equally over their labels; the remaining
+    data are not used.
     """
     Count().check("num_clients", num_clients)
     if not 1 <= count <= num_classes:
@@ -55,7 +55,7 @@ def labels_per_client(
 
 
 def dirichlet(y: Tensor, num_clients: int, alpha: float, num_classes: int, seed: int) -> list[Tensor]:
-    """Each label is spread over the clients in Dirichlet shares; a client that drew none gets one of the largest's."""
+    """Divide each label among the clients in Dirichlet shares; an empty client gets one of the largest's examples."""
     Count().check("num_clients", num_clients)
     Positive().check("dirichlet", alpha)
     if len(y) < num_clients:
@@ -76,7 +76,7 @@ def dirichlet(y: Tensor, num_clients: int, alpha: float, num_classes: int, seed:
 
 
 def iid(total: int, num_clients: int, seed: int) -> list[Tensor]:
-    """Random parts of equal size, give or take one example."""
+    """Return random parts of equal size, up to one example."""
     Count().check("num_clients", num_clients)
     if total < num_clients:
         raise ValueError(f"{total} examples for {num_clients} clients: use fewer clients")
@@ -88,7 +88,7 @@ def _shuffled(rows: Tensor, seed: int, which: int) -> Tensor:
 
 
 def _draw_sizes(num_clients: int, mean: float, std: float, seed: int) -> list[float]:
-    """Normal draws, scaled to exactly this mean and spread; no client gets less than a tenth of the mean."""
+    """Return normal draws, scaled to exactly this mean and spread, and at least a tenth of the mean."""
     Positive().check("mean size", mean)
     if not std >= 0:
         raise ValueError(f"the standard deviation of the sizes, {std}, must be at least 0")
@@ -98,7 +98,7 @@ def _draw_sizes(num_clients: int, mean: float, std: float, seed: int) -> list[fl
 
 
 def _gamma(alpha: float, count: int, seed: int, label: int) -> Tensor:
-    """Gamma(alpha, 1) draws by inverting the distribution function; normalized, they are a Dirichlet draw."""
+    """Draw from Gamma(alpha, 1) by inverting the distribution function; normalized, they are a Dirichlet draw."""
     from scipy.special import gammaincinv
 
     u = uniform(Key.of(seed, round=3, client=label), Purpose.SIZES, count).clamp_min(2.0**-25)
@@ -106,7 +106,10 @@ def _gamma(alpha: float, count: int, seed: int, label: int) -> Tensor:
 
 
 def _deal_labels(num_clients: int, count: int, num_classes: int, seed: int) -> list[list[int]]:
-    """Deal each client in turn the labels held by the fewest so far, ties at random; returns each label's clients."""
+    """Assign to each client in turn the labels with the fewest clients so far, ties at random.
+
+    Returns each label's clients.
+    """
     held: list[list[int]] = [[] for _ in range(num_classes)]
     for client in range(num_clients):
         ties = bits(Key.of(seed, client=client), Purpose.LABELS, num_classes).tolist()
@@ -116,6 +119,6 @@ def _deal_labels(num_clients: int, count: int, num_classes: int, seed: int) -> l
 
 
 def _sizes(weights: Tensor, total: int) -> list[int]:
-    """Whole numbers in proportion to the weights, each at least 1, that sum to ``total``."""
+    """Return whole numbers proportional to the weights, each at least 1, that sum to ``total``."""
     cuts = (weights.cumsum(0) / weights.sum() * (total - len(weights))).round().to(torch.int64)
     return (cuts.diff(prepend=cuts.new_zeros(1)) + 1).tolist()

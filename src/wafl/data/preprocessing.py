@@ -1,4 +1,4 @@
-"""What is done to raw examples before a model sees them; every epsilon and radius is in the resulting unit."""
+"""Prepare raw examples for a model; every epsilon and radius is in the resulting unit."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,14 +11,14 @@ from wafl.base.describe import some
 from wafl.data.mapped import Stored
 
 STANDARDIZED = "standardize"
-"""What examples that are numbers, not bytes, are prepared by: each column's mean and standard deviation."""
+"""The preprocessing of numbers (not bytes) by each column's mean and standard deviation."""
 NAMES = ("unit", "symmetric", "zscore", "zscore_pooled")
 STATISTICS = ("zscore", "zscore_pooled", STANDARDIZED)
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """A map of raw examples, ``(raw - shift) / scale``, the ``unit`` of the results, and their box, if it is known."""
+    """A map of raw examples, ``(raw - shift) / scale``, the ``unit`` of the results, and their box, if known."""
 
     name: str = "none"
     unit: str = "input units"
@@ -27,7 +27,7 @@ class Preprocessing:
     scale: Tensor | None = None
 
     def __call__(self, raw: Tensor, dtype: torch.dtype) -> Tensor:
-        """Raw examples ``[..., *shape]`` as the model sees them."""
+        """Return raw examples ``[..., *shape]`` as the model sees them."""
         x = raw.to(torch.float64 if self.takes_numbers else dtype)  # float32 could lose what differs in large numbers
         if self.shift is not None:
             x = x - self.shift.to(x)
@@ -39,11 +39,12 @@ class Preprocessing:
         return self.name == STANDARDIZED
 
     def to(self, device: torch.device) -> Self:
-        """The preprocessing with its numbers on a device."""
+        """Return the preprocessing with its numbers on a device."""
         numbers = (None if number is None else number.to(device) for number in (self.shift, self.scale))
         return replace(self, **dict(zip(("shift", "scale"), numbers, strict=True)))
 
     def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
         numbers = {
             name: None if (value := getattr(self, name)) is None else value.tolist() for name in ("shift", "scale")
         }
@@ -51,6 +52,7 @@ class Preprocessing:
 
     @classmethod
     def from_json(cls, about: Mapping[str, Any]) -> Self:
+        """Return the preprocessing from the values of :meth:`to_json`."""
         shift, scale = (
             None if about[name] is None else torch.tensor(about[name], dtype=torch.float64)
             for name in ("shift", "scale")
@@ -61,11 +63,11 @@ class Preprocessing:
 
 
 def make_preprocessing(name: str, max_value: float | None, train: Stored, test: Stored) -> Preprocessing:
-    """The preprocessing of this name, for raw values in ``[0, max_value]``.
+    """Return the preprocessing with this name, for raw values in ``[0, max_value]``.
 
     Measurements have no ``max_value``, and features in place of pixels. ``zscore`` uses each pixel's mean and deviation
-    over the training examples, ``zscore_pooled`` those over all examples, like the code released with the paper. A
-    pixel that never varies is only centered.
+    over the training examples, and ``zscore_pooled`` over all examples, like the code released with the paper. A pixel
+    that never varies is only centered.
     """
     if name == "unit" and max_value is not None:
         return Preprocessing(name, "pixels in [0, 1]", (0.0, 1.0), None, torch.tensor(max_value))
@@ -94,7 +96,7 @@ def standardization(train: Stored, columns: Sequence[str] | None) -> Preprocessi
 
 
 def factors_of(prepare: Preprocessing, columns: Sequence[str] | None, most: int) -> str:
-    """Name the standard deviation of up to so many columns.
+    """Name the standard deviations of up to ``most`` columns.
 
     >>> factors_of(Preprocessing(scale=torch.tensor([15.25, 0.003])), ["age", "dose"], 8)
     'age 15.25, dose 0.003'
@@ -107,7 +109,7 @@ def factors_of(prepare: Preprocessing, columns: Sequence[str] | None, most: int)
 def refitted(
     prepare: Preprocessing, train: Stored, test: Stored, columns: Sequence[str] | None = None
 ) -> Preprocessing:
-    """The same preprocessing with the statistics of these raw examples, if it has statistics."""
+    """Return the preprocessing with the statistics of these raw examples, if it has statistics."""
     if prepare.name == STANDARDIZED:
         return standardization(train, columns)
     if prepare.name not in STATISTICS:
@@ -116,7 +118,7 @@ def refitted(
 
 
 def pixel_statistics(packs: Sequence[Stored], chunk: int = 4096) -> tuple[Tensor, Tensor]:
-    """Each pixel's mean and standard deviation, float64, without a float copy of the data."""
+    """Return each pixel's mean and standard deviation in float64, without a float copy of the data."""
     count = sum(len(pack) for pack in packs)
     total = square = torch.zeros(packs[0].shape[1:], dtype=torch.float64)
     for pack in packs:

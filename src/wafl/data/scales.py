@@ -1,4 +1,4 @@
-"""What makes data hard to train on: columns with far larger values than others, and clients of a single class."""
+"""Find properties that make training hard: columns with far larger values, and clients with a single class."""
 
 import math
 from collections.abc import Sequence
@@ -9,9 +9,9 @@ from wafl.base.describe import some
 from wafl.data.examples import CHUNK, Examples
 
 MOST_UNEVEN = 100.0
-"""Columns whose scales differ by more than this must be scaled."""
+"""The ratio of scales above which columns must be scaled."""
 LARGE = 10.0
-"""Values of this size, without bounds, are a likely cause of a loss that grows."""
+"""The size of unbounded values that likely causes a growing loss."""
 REMEDY = "scale your columns, such as with standardize=True"
 
 
@@ -25,7 +25,7 @@ def column_scales(examples: Examples) -> torch.Tensor:
 
 
 def uneven_columns(examples: Examples, columns: Sequence[str] | None, *, large: float = math.inf) -> str:
-    """Name the columns with the largest and the smallest scale, and the remedy; empty if they go together.
+    """Name the columns with the largest and the smallest scale, and the remedy; empty if the scales are similar.
 
     ``large``: also name a single column with values of this size.
     """
@@ -47,7 +47,10 @@ def uneven_columns(examples: Examples, columns: Sequence[str] | None, *, large: 
 
 
 def of_one_class(names: Sequence[str], label_counts: torch.Tensor | None) -> str:
-    """Say which clients have examples of a single class, if some have; ``label_counts`` is ``[clients, classes]``."""
+    """Name the clients with examples of a single class, if there are any.
+
+    ``label_counts`` is ``[clients, classes]``.
+    """
     single = [] if label_counts is None else ((label_counts > 0).sum(1) == 1).nonzero().flatten().tolist()
     if not single:
         return ""

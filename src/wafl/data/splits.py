@@ -1,4 +1,4 @@
-"""What is held out for testing: some of each client's own examples, or whole clients that never train."""
+"""Hold out data for testing: some of each client's examples, or whole clients that never train."""
 
 from collections.abc import Iterator
 from numbers import Real
@@ -10,14 +10,14 @@ from wafl.base.checks import check_seed
 from wafl.base.random import Key, Purpose, choose, permutation
 
 MOST_DRAWN = 2**20
-"""How many random numbers are drawn at a time for the split of many clients."""
+"""The number of random numbers to draw at a time for the split of many clients."""
 
 
 def draw_unseen(total: int, share: float, seed: int) -> tuple[list[int], list[int]]:
-    """The clients that train and the clients that never do, both in ascending order and at least one each.
+    """Return the clients that train and the clients that never train, both in ascending order and at least one each.
 
-    Clients that never train show what a model is worth to those who took no part: Yuan, Morningstar, Ning and Singhal,
-    "What do we mean by generalization in federated learning?", ICLR 2022.
+    Clients that never train show a model's value for clients outside the federation: Yuan, Morningstar, Ning and
+    Singhal, "What do we mean by generalization in federated learning?", ICLR 2022.
     """
     check_seed(seed)
     if not isinstance(share, Real) or not 0.0 < share < 1.0:
@@ -40,7 +40,7 @@ def split_rows(
 def held_out_rows(
     first: int, sizes: Tensor, test_fraction: float, seed: int, purpose: Purpose = Purpose.SPLIT
 ) -> tuple[Tensor, Tensor]:
-    """Return a mask of the rows that consecutive clients hold out, and how many rows each client holds out."""
+    """Return a mask of the rows that consecutive clients hold out, and each client's number of held-out rows."""
     num_test = torch.minimum((sizes * test_fraction).round().to(torch.int64), sizes - 1)
     held = torch.zeros(int(sizes.sum()), dtype=torch.bool)
     begins = sizes.cumsum(0) - sizes

@@ -1,4 +1,4 @@
-"""A federation in words: its statistics, and what makes it hard to train on."""
+"""Describe a federation: its statistics, and the properties that make training hard."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from wafl.data.scales import of_one_class, uneven_columns
 
 
 def describe(clients: Any, *, own_names: bool) -> str:
-    """Return the statistics of a federation as text; ``own_names`` says whether the names of clients are listed."""
+    """Return the statistics of a federation as text; with ``own_names``, the names of clients are listed."""
     sizes = torch.tensor(clients.num_examples, dtype=torch.float64)
     rows = [
         ("clients", f"{clients.num_clients}" + (f": {some(clients.names, 8)}" if own_names else "")),
@@ -33,7 +33,7 @@ def describe(clients: Any, *, own_names: bool) -> str:
 
 
 def warn_of_data(clients: Any) -> None:
-    """Warn of columns on other scales, and of clients with a single class."""
+    """Warn of columns on different scales, and of clients with a single class."""
     counts = clients.label_counts() if clients.num_classes else None
     for message in (uneven_columns(clients.train, clients.columns), of_one_class(clients.names, counts)):
         if message:

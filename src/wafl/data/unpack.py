@@ -1,6 +1,4 @@
-"""Unpack files that nobody vouches for: what they become is bounded, and what they promise is checked before memory is
-taken for it.
-"""
+"""Unpack untrusted files, with a limited size and a check of headers before memory is allocated."""
 
 import bz2
 import gzip
@@ -19,13 +17,13 @@ from numpy.typing import NDArray
 from wafl.base.checks import in_bytes
 
 LIMIT = 2 * 2**30
-"""Bytes that one file of a data set may become; SVHN's training images, the largest, take a tenth of it."""
+"""The maximum unpacked size of a data set's file; SVHN's training images, the largest, take a tenth of it."""
 
 _OPENERS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
 
 
 def unpacked(path: Path, limit: int | None = None) -> IO[bytes]:
-    """A file, decompressed if it begins like gzip, bzip2 or xz; reading more than ``limit`` bytes is an error."""
+    """Open a file, decompressed if it begins like gzip, bzip2 or xz; reading over ``limit`` bytes is an error."""
     check_plain(path)
     with path.open("rb") as file:
         begin = file.read(6)
@@ -53,14 +51,14 @@ class _Bounded(io.RawIOBase):
 
 
 def check_size(size: int, limit: int | None = None) -> None:
-    """An error if a file becomes larger than it may."""
+    """Raise ValueError if a file's size exceeds the limit."""
     limit = LIMIT if limit is None else limit
     if size > limit:
         raise ValueError(f"it unpacks to more than {in_bytes(limit)}, which is the limit")
 
 
 def read_npz(path: Path, keys: Sequence[str], limit: int | None = None) -> dict[str, NDArray[Any]]:
-    """Those of the arrays that an ``.npz`` file has, each read in full; a header must promise what the file holds."""
+    """Return the requested arrays of an ``.npz`` file, each read in full, if headers match the file's content."""
     check_plain(path)
     with path.open("rb") as file:
         if not zipfile.is_zipfile(file):
@@ -89,7 +87,7 @@ def check_plain(path: Path) -> None:
 
 
 def check_npy(path: Path) -> None:
-    """Raise ValueError unless an ``.npy`` file holds what its header promises; a zip archive holds no array itself."""
+    """Raise ValueError unless an ``.npy`` file contains what its header declares; a zip archive has no array itself."""
     check_plain(path)
     with path.open("rb") as file:
         _check_header("it", file, path.stat().st_size)

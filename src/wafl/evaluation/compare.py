@@ -1,4 +1,4 @@
-"""Many runs, many attacks, many shares of attacked clients: one pass, one table."""
+"""Compare many runs under many attacks on many shares of clients: one pass, one table."""
 
 import json
 import os
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """One run, with its seed and what varied in its sweep (``point``), under one attack on one share of the clients."""
+    """One run, with its seed and its sweep's varied values (``point``), under one attack on a share of the clients."""
 
     run: str
     attacked: float
@@ -38,14 +38,14 @@ class Row:
     method: str = ""
 
     def values(self) -> dict[str, Any]:
-        """The row as plain values, by column."""
+        """Return the row as plain values, by column."""
         about = {"run": self.run, **self.point, "seed": self.seed, "attacked": self.attacked}
         return {**about, **self.score.summary()}
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A table of scores in the order of runs, attacks and shares: what :func:`compare` returns."""
+    """A table of scores in the order of runs, attacks and shares, the result of :func:`compare`."""
 
     rows: list[Row]
     data: str = ""
@@ -54,7 +54,7 @@ class Comparison:
     """The model, in words."""
 
     def to_pandas(self, *, all: bool = False) -> Any:
-        """A ``pandas.DataFrame`` (``wafl-learn[pandas]``) of the rows, with columns that differ, or ``all``."""
+        """Return a ``pandas.DataFrame`` (``wafl-learn[pandas]``) of the rows, with columns that differ, or ``all``."""
         return to_frame(lambda: self._values(all))
 
     def _values(self, all: bool = False) -> list[dict[str, Any]]:
@@ -62,10 +62,10 @@ class Comparison:
         return rows if all else varying(rows, keep=("run", "accuracy", "loss"))
 
     def plot(self, path: str | os.PathLike[str] | None = None, *, against: str | None = None) -> Any:
-        """A matplotlib figure of the accuracy in percent (for a regression, the loss); saved if given a path.
+        """Plot the accuracy in percent (for a regression, the loss); save the figure if given a path.
 
         Lines are means over seeds, with standard deviations. The horizontal axis is the share of attacked clients, with
-        one line per run; or the swept number that ``against`` names, such as ``"gamma"``, with one line per test.
+        one line per run. With ``against``, it is a swept number such as ``"gamma"``, with one line per test.
         """
         from wafl.report.plotting import measure_against_attacked, measure_against_parameter
 
@@ -86,7 +86,7 @@ class Comparison:
         return measure_against_attacked(drawn, measure, tests[0] if tests else "clean data", file, methods)
 
     def _by_parameter(self, name: str) -> "dict[str, dict[str, Line]]":
-        """By method: one line per test, each with the values of all seeds by the parameter."""
+        """Return, by method, one line per test, with the values of all seeds by the parameter."""
         known = sorted({key for row in self.rows for key in row.point})
         if not all(isinstance(row.point.get(name), int | float) for row in self.rows):
             raise ValueError(f"against={name!r} is no number that runs were swept over: they have {known or 'none'}")
@@ -101,7 +101,7 @@ class Comparison:
         return {method: {test: _line(points) for test, points in tests.items()} for method, tests in values.items()}
 
     def _attacks(self) -> list[str]:
-        """The attacks of the table in words, each once."""
+        """Return the attacks of the table in words, each once."""
         return list(dict.fromkeys(row.score.attack for row in self.rows if row.score.attack != "none"))
 
     def _repr_html_(self) -> str:
@@ -124,7 +124,7 @@ class Comparison:
         return f"Comparison({len(self.rows)} rows: {len(runs)} runs, {len(attacks)} shares of attacked clients)"
 
     def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
-        """Write a page with the table, figures and each client (needs ``wafl-learn[report]``); returns the file."""
+        """Write a page with the table, figures and each client (needs ``wafl-learn[report]``); return the file."""
         from wafl.report.page import Page, Study, check_page_packages, write_page
 
         check_page_packages()
@@ -132,7 +132,7 @@ class Comparison:
         return write_page(Page("WAFL report", [Study("comparison", self.sections(), facts=facts)]), Path(path))
 
     def sections(self) -> list[Any]:
-        """The sections of a page about the comparison."""
+        """Return the sections of a page about the comparison."""
         from wafl.report import sections
         from wafl.report.page import Conditions, Tested
 
@@ -187,20 +187,20 @@ def compare(
     seed: int = 0,
     progress: bool | None = None,
 ) -> Comparison:
-    """The scores of every run under every attack, for every share of attacked clients.
+    """Evaluate every run under every attack, for every share of attacked clients.
 
-    Attacks that move each example by itself move it once, whatever the number of shares. Each row equals what
+    Attacks that move each example separately move it once, whatever the number of shares. Each row equals what
     :func:`wafl.evaluate` returns.
 
     Args:
-        runs: trained models by name, or several seeds of one model by name; a sequence is named by methods, and by
-            what varied in a sweep.
-        clients: whose test examples to use.
+        runs: trained models by name, or several seeds of one model by name; a sequence is named by methods, and by the
+            varied values of a sweep.
+        clients: the clients with the test examples.
         attacks: attacks or shifts, or None for clean data; one or several, also your own functions.
         attacked: shares of the clients to attack, each in [0, 1].
         unseen: clients that took no part in training, as in :func:`wafl.evaluate`.
-        seed: what the attacked clients and random attacks are drawn from.
-        progress: whether to show how far it is; by default on a terminal and in notebooks.
+        seed: the seed of the attacked clients and of random attacks.
+        progress: whether to show progress; by default on a terminal and in notebooks.
     """
     if isinstance(runs, Federation):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError("the runs and the clients are swapped: call compare(runs, clients)")
@@ -235,7 +235,7 @@ def _line(points: Mapping[float, Sequence[float]]) -> "Line":
 
 
 def _named(runs: Mapping[str, Run | Sequence[Run]] | Sequence[Run]) -> list[tuple[str, Run]]:
-    """Every run with its name, in order; the seeds of a sweep are runs of one name."""
+    """Return every run with its name, in order; the seeds of a sweep are runs of one name."""
     given = runs.items() if isinstance(runs, Mapping) else [("", run) for run in runs]
     named = [(name, run) for name, one in given for run in (one if isinstance(one, Sequence) else [one])]
     for _, run in named:

@@ -1,4 +1,4 @@
-"""How good a model is on its clients' test data: clean, attacked, shifted; per client and pooled."""
+"""Evaluate a model on its clients' test data: clean, attacked, shifted; per client and pooled."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ from wafl.tasks.problem import Problem
 from wafl.tasks.task import Loss
 
 CHUNK = 2048
-"""How many examples are evaluated together."""
+"""The number of examples that are evaluated together."""
 
 
 @shows("evaluate")
@@ -34,24 +34,25 @@ def evaluate(
     loss: Loss | None = None,
     progress: bool | None = None,
 ) -> Score:
-    """The score of a model on every client's held-out examples, with a share of the clients under attack.
+    """Return a model's score on every client's held-out examples, with a share of the clients under attack.
 
-    Most attacks, and the shifts of :mod:`wafl.shifts`, move each example by itself; :class:`wafl.WassersteinShift`
-    moves all attacked clients' examples as one distribution; a label shift moves none, but makes some count for more.
-    Moved examples stay within the bounds that the clients declare, unless the attack has other ``bounds``.
+    Most attacks, and the shifts of :mod:`wafl.shifts`, move each example separately. :class:`wafl.WassersteinShift`
+    moves all attacked clients' examples as one distribution. A label shift moves no examples, but changes their
+    weights. Moved examples stay within the bounds that the clients declare, unless the attack has other ``bounds``.
 
     Args:
         model: a trained run, or any module.
-        clients: whose test examples to use.
+        clients: the clients with the test examples.
         attack: an attack or a shift, or your own: a function of a model, examples and labels that returns the moved
             examples.
-        attacked: the share of the clients to attack; those of a smaller share are among those of a larger one.
-        unseen: clients that took no part in training (:meth:`wafl.Federation.hold_out`). With them, the score has two
-            more: ``train``, on the clients' training examples, and ``unseen``, on all examples of the unseen clients,
-            both with the same share of clients under the same attack.
-        seed: what the attacked clients and random attacks are drawn from.
-        loss: the loss to measure; by default that of the run, or cross-entropy for a module.
-        progress: whether to show how far it is; by default on a terminal and in notebooks.
+        attacked: the share of the clients to attack; the clients of a smaller share are among the clients of a larger
+            one.
+        unseen: clients that took no part in training (:meth:`wafl.Federation.hold_out`). With them, the score contains
+            two more scores: ``train``, on the clients' training examples, and ``unseen``, on all examples of the unseen
+            clients, both with the same share of clients under the same attack.
+        seed: the seed of the attacked clients and of random attacks.
+        loss: the loss to measure; by default the run's loss, or cross-entropy for a module.
+        progress: whether to show progress; by default on a terminal and in notebooks.
     """
     check_arguments("evaluate(model, clients)", model, clients)
     check_seed(seed)
@@ -84,7 +85,7 @@ def scores_of(
 
 
 def label_of(model: Run | nn.Module) -> str:
-    """Return what tables call a model: the method of a run, or the class of a module."""
+    """Return the name of a model in tables: the method of a run, or the class of a module."""
     return model.name if isinstance(model, Run) else type(model).__name__
 
 
@@ -100,7 +101,7 @@ def _scores(
     problem, _, _ = single_lane(model, *clients.test.of(present[0]), loss, clients.num_classes)
 
     def measured(attack: Attack | None, rows: Tensor) -> Tensor:
-        """Return losses and, for classes, whether predictions are right, ``[1 or 2, N]``."""
+        """Return losses and, for classes, whether predictions are correct, ``[1 or 2, N]``."""
         results = examine(problem, clients, attack, seed, rows)
         return torch.cat([values for values in results if values is not None])
 
@@ -122,7 +123,7 @@ def _scores(
 
 
 def present_clients(clients: Federation) -> list[int]:
-    """The clients that have test examples."""
+    """Return the clients that have test examples."""
     present = [client for client, count in enumerate(clients.test.num_examples.tolist()) if count > 0]
     if not present:
         raise ValueError("no client has test examples: make the federation with test_fraction > 0")
@@ -130,13 +131,13 @@ def present_clients(clients: Federation) -> list[int]:
 
 
 def draw_attacked(present: list[int], share: float, seed: int) -> list[int]:
-    """A share of the clients, rounded to a whole number."""
+    """Draw a share of the clients, rounded to a whole number."""
     chosen = choose(seed, Purpose.ATTACKED, len(present), round(share * len(present)))
     return [present[index] for index in chosen]
 
 
 def rows_of(clients: Federation, chosen: list[int]) -> Tensor:
-    """The rows of these clients' test examples."""
+    """Return the rows of these clients' test examples."""
     every = torch.arange(len(clients.test.y))
     return torch.cat([every[:0], *(every[slice(*clients.test.offsets[each : each + 2].tolist())] for each in chosen)])
 
@@ -144,7 +145,7 @@ def rows_of(clients: Federation, chosen: list[int]) -> Tensor:
 def examine(
     problem: Problem, clients: Federation, attack: Attack | None, seed: int, rows: Tensor
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the losses ``[1, N]`` of a model on rows of the test examples and, for classes, 1 where it is right."""
+    """Return the losses ``[1, N]`` of a model on test rows and, for classes, 1 where it is correct."""
     device, dtype = problem.params.device, problem.params.dtype
     if attack is not None and not attack.pointwise:  # a shift of the whole distribution must see all of it
         pieces = [rows]
@@ -168,7 +169,7 @@ def examine(
 def make_score(
     measured: Tensor, clients: Federation, present: list[int], victims: list[int], attack: Attack | None, seed: int
 ) -> Score:
-    """Return the score with one record per client; see :func:`_scores` for what is measured."""
+    """Return the score with one record per client; see :func:`_scores` for the measured values."""
     losses, *correct = measured
     if not bool(torch.isfinite(losses).all()):
         row = int((~torch.isfinite(losses)).nonzero()[0])
@@ -201,13 +202,13 @@ def make_score(
 
 
 def check_share(attacked: float) -> None:
-    """Refuse what is not a share of the clients."""
+    """Raise ValueError if the value is not a share of the clients."""
     if isinstance(attacked, str) or not 0.0 <= attacked <= 1.0:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"attacked={attacked!r} is a share of the clients and must lie in [0, 1]")
 
 
 def check_attack(attack: object, clients: Federation) -> Attack | None:
-    """The attack on these clients, within their bounds unless it has its own; None for clean data."""
+    """Return the attack within the clients' bounds, unless it has other bounds, or None for clean data."""
     if attack is None:
         return None
     if isinstance(attack, type):

@@ -1,4 +1,4 @@
-"""The result of a test: pooled, across clients, for the worst clients, with intervals; and tables of results."""
+"""Define the result of a test: pooled, per client, for the worst clients, with intervals; and result tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from wafl.results.frames import to_frame, to_html, varying
 
 
 def worst_count(share: float, num_clients: int) -> int:
-    """How many clients the worst ``share`` of them are: at least one.
+    """Return the number of clients in the worst ``share``, at least 1.
 
     >>> worst_count(0.1, 7), worst_count(0.1, 30)
     (1, 3)
@@ -46,9 +46,9 @@ class Score:
     """The result of testing one model.
 
     ``accuracy`` and ``loss`` are over all test examples pooled; ``per_client`` is in the order of the clients. Clients
-    without test examples are left out. Tests with unseen clients add two scores: ``train``, of the same clients'
-    training examples, and ``unseen``, of clients that took no part in training. ``attack`` and ``shift`` describe what
-    was done to the examples, and ``label`` is what tables call the model.
+    without test examples are omitted. Tests with unseen clients add two scores: ``train``, on the same clients'
+    training examples, and ``unseen``, on clients that took no part in training. ``attack`` and ``shift`` describe the
+    changes of the examples, and ``label`` is the model's name in tables.
     """
 
     per_client: list[ClientScore]
@@ -62,12 +62,12 @@ class Score:
 
     @property
     def conditions(self) -> str:
-        """What was done to the examples, such as ``40% attacked: l_inf PGD, epsilon 0.1 (...)``, or ``clean``."""
+        """The changes of the examples, such as ``40% attacked: l_inf PGD, epsilon 0.1 (...)``, or ``clean``."""
         return "; ".join(filter(None, (self.shift, self._under_attack))) or CLEAN
 
     @property
     def name_of_unseen(self) -> str:
-        """What tables and figures call the test on unseen clients, with its shift and attack."""
+        """The name of the test on unseen clients in tables and figures, with its shift and attack."""
         if self.unseen is None:
             return ""
         return unseen_clients(shorten(self.unseen.shift), shorten(self.unseen._under_attack))
@@ -79,10 +79,12 @@ class Score:
 
     @property
     def accuracy(self) -> float | None:
+        """The pooled accuracy, or None for a regression."""
         return self._pooled(self._accuracies) if self._accuracies is not None else None
 
     @property
     def loss(self) -> float:
+        """The pooled loss."""
         return self._pooled(self._losses)
 
     @property
@@ -92,21 +94,22 @@ class Score:
 
     @property
     def out_of_sample_gap(self) -> float | None:
-        """How much worse clients that train do on test than on training examples, in accuracy (or loss)."""
+        """The loss of accuracy (or increase of loss) of training clients from training to test examples."""
         return None if self.train is None else self._behind(self.train)
 
     @property
     def participation_gap(self) -> float | None:
-        """How much worse unseen clients do than clients that train do on their test examples; positive means worse."""
+        """The loss of accuracy (or increase of loss) from training clients' test examples to unseen clients."""
         return None if self.unseen is None else self.unseen._behind(self)
 
     @property
     def client_accuracy(self) -> float | None:
-        """The mean over clients, all counting the same."""
+        """The mean accuracy over clients with equal weights, or None for a regression."""
         return float(self._accuracies.mean()) if self._accuracies is not None else None
 
     @property
     def client_loss(self) -> float:
+        """The mean loss over clients with equal weights."""
         return float(self._losses.mean())
 
     @property
@@ -120,7 +123,7 @@ class Score:
         return min(self.per_client, key=lambda client: -client.loss if client.accuracy is None else client.accuracy)
 
     def worst(self, share: float) -> float:
-        """The mean accuracy (for a regression, loss) of the worst ``share`` of the clients, at least one client."""
+        """Return the mean accuracy (for a regression, loss) of the worst ``share`` of the clients, at least one."""
         Range(0.0, 1.0, low_open=True).check("share", share)
         worst_first = self._values.sort(descending=self._accuracies is None).values
         return float(worst_first[: worst_count(share, len(self.per_client))].mean())
@@ -132,20 +135,20 @@ class Score:
 
     @cached_property
     def attacked(self) -> Score | None:
-        """The score of the attacked clients alone."""
+        """The score of only the attacked clients."""
         return self._part(lambda client: client.attacked)
 
     @cached_property
     def clean(self) -> Score | None:
-        """The score of the clients that were not attacked."""
+        """The score of only the clients that were not attacked."""
         return self._part(lambda client: not client.attacked)
 
     def interval(self, level: float = 0.95, draws: int = 1000) -> tuple[float, float]:
-        """A percentile bootstrap interval of the pooled accuracy (for a regression, loss).
+        """Return a percentile bootstrap interval of the pooled accuracy (for a regression, loss).
 
-        It holds the part ``level`` of the values that ``draws`` draws of the clients give, with replacement, by a key
-        of the score's seed. So it says how much the value would change with other clients of the same kind; with fewer
-        than about 10 clients it is too narrow.
+        It contains the fraction ``level`` of the values from ``draws`` draws of the clients, with replacement, by a key
+        of the score's seed. It estimates how much the value would change with other clients of the same kind; with
+        fewer than about 10 clients it is too narrow.
         """
         Range(0.0, 1.0, low_open=True, high_open=True).check("level", level)
         values, count = self._values, len(self._values)
@@ -157,7 +160,7 @@ class Score:
         return low, high
 
     def summary(self) -> dict[str, Any]:
-        """All numbers of the score as plain values, with the attack and the unit of its size."""
+        """Return all numbers of the score as plain values, with the attack and the unit of its size."""
         low, high = self.interval()
         parts = {name: part for name, part in (("attacked", self.attacked), ("clean", self.clean)) if part is not None}
         return {
@@ -179,7 +182,7 @@ class Score:
         }
 
     def _generalization(self) -> dict[str, Any]:
-        """The two other scores of a test with unseen clients, and the gaps between the three."""
+        """Return the other two scores of a test with unseen clients, and the gaps between the three."""
         if self.train is None or self.unseen is None:
             return {}
         numbers: dict[str, Any] = {}
@@ -192,14 +195,14 @@ class Score:
         return {**numbers, "out_of_sample_gap": self.out_of_sample_gap, "participation_gap": self.participation_gap}
 
     def to_pandas(self, *, all: bool = False) -> Any:
-        """A ``pandas.DataFrame`` (``wafl-learn[pandas]``) of the clients, with columns that differ, or ``all``."""
+        """Return a ``pandas.DataFrame`` (``wafl-learn[pandas]``) of the clients: columns that differ, or ``all``."""
         rows = [asdict(client) for client in self.per_client]
         return to_frame(lambda: rows if all else varying(rows, keep=("name", "accuracy", "loss")))
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
-        """A matplotlib figure of every client's accuracy in percent (for a regression, its loss), the worst first.
+        """Plot every client's accuracy in percent (for a regression, its loss), the worst first.
 
-        Clients that took no part in training come after the others. It is saved if given a path.
+        Clients that took no part in training come last. The figure is saved if given a path.
         """
         from wafl.report.plotting import measure_by_client
 
@@ -260,7 +263,7 @@ class Score:
         return float(self._weights @ values / self._weights.sum())
 
     def _behind(self, other: Score) -> float:
-        """How much worse this score is than the other."""
+        """Return the difference by which this score is worse than the other."""
         return self.value - other.value if self.accuracy is None else other.value - self.value
 
     def _part(self, wanted: Callable[[ClientScore], bool]) -> Score | None:
@@ -269,12 +272,12 @@ class Score:
 
 
 def percent_or_loss(score: Score | ClientScore) -> float:
-    """The accuracy in percent (for a regression, the loss), as tables and figures show it."""
+    """Return the accuracy in percent (for a regression, the loss), as in tables and figures."""
     return score.loss if score.accuracy is None else 100.0 * score.accuracy
 
 
 def averaged(scores: Sequence[Score]) -> Score:
-    """Each client's mean over several scores of the same clients, such as those of several seeds."""
+    """Return each client's mean over several scores of the same clients, such as scores of several seeds."""
     first = scores[0]
     if len(scores) == 1:
         return first
@@ -296,9 +299,9 @@ def averaged(scores: Sequence[Score]) -> Score:
 
 
 def generalization(scores: Sequence[Score]) -> dict[str, Any] | None:
-    """A method's three numbers with their intervals and worst tenths, and the two gaps; None without unseen clients.
+    """Return a method's three numbers with intervals and worst tenths, and the two gaps; None without unseen clients.
 
-    They are those of Yuan et al. (ICLR 2022): on training, test and unseen data.
+    The three numbers follow Yuan et al. (ICLR 2022): on training, test and unseen data.
 
     Numbers are accuracies in percent, or losses, with their mean and standard deviation over the scores, one per seed.
     An interval is over clients: a bootstrap of each client's mean over the seeds.
@@ -329,17 +332,17 @@ def generalization(scores: Sequence[Score]) -> dict[str, Any] | None:
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
-    """The mean and standard deviation of values, one per seed, and the values themselves."""
+    """Return the mean and standard deviation of values, one per seed, and the values themselves."""
     deviation = stdev(values) if len(values) > 1 else 0.0
     return {"mean": fmean(values), "std": deviation, "seeds": list(values)}
 
 
 Shares = Mapping[float, Sequence[Score]]
-"""What several seeds of one model scored, by the share of attacked clients."""
+"""The scores of several seeds of one model, by the share of attacked clients."""
 
 
 def score_tables(tested: Mapping[str, Mapping[str, Shares]]) -> Any:
-    """One table per attack, one row per run and share: accuracies in percent (losses for a regression)."""
+    """Return one table per attack, one row per run and share: accuracies in percent (losses for a regression)."""
     from rich.console import Group
 
     every = [scores for runs in tested.values() for shares in runs.values() for scores in shares.values()]
@@ -355,7 +358,7 @@ def score_tables(tested: Mapping[str, Mapping[str, Shares]]) -> Any:
 
 
 def _tables_under(attack: str, runs: Mapping[str, Shares]) -> list[Any]:
-    """The table of the scores and, if clients were held out of training, that of the unseen clients."""
+    """Return the table of the scores and, if clients were held out of training, the table of unseen clients."""
     from wafl.evaluation.tables import generalization_table
 
     three: dict[tuple[str, str], Mapping[str, Any]] = {}
@@ -371,7 +374,7 @@ def _tables_under(attack: str, runs: Mapping[str, Shares]) -> list[Any]:
 
 
 def _scores_under(attack: str, runs: Mapping[str, Shares]) -> Any:
-    """A table with one row per run and share of attacked clients: what all score together, one by one and at worst."""
+    """Return a table with one row per run and share of attacked clients: pooled, per client and at worst."""
     from wafl.evaluation.tables import Name, Shown, dense_table
 
     numbers = ("attacked", "pooled", "95%\ninterval", "clients", "worst", "worst\n10%", "loss")

@@ -1,4 +1,4 @@
-"""Tables as text: what ``print`` and the command line show."""
+"""Format tables as text for ``print`` and the command line."""
 
 import io
 import re
@@ -19,7 +19,7 @@ from wafl.base.describe import visible
 
 
 def as_text(table: RenderableType) -> str:
-    """A table as plain text, as wide as the terminal."""
+    """Return a table as plain text, as wide as the terminal."""
     console = Console(file=io.StringIO(), color_system=None, force_jupyter=False, highlight=False)
     with console.capture() as captured:
         console.print(table)
@@ -29,7 +29,7 @@ def as_text(table: RenderableType) -> str:
 def generalization_table(
     rows: Mapping[tuple[str, str], Mapping[str, Any]], accuracy: bool, title: str = unseen_clients()
 ) -> Table:
-    """A table by method and share of attacked clients: training, test and unseen data, and the gaps between them."""
+    """Return a table of training, test and unseen data with gaps, by method and share of attacked clients."""
     shares = any(share for _, share in rows)
     gaps = {"out_of_sample_gap": "train-\ntest", "participation_gap": "test-\nunseen"}
     if shares:  # no room for both
@@ -57,7 +57,7 @@ def generalization_table(
 
 @dataclass(frozen=True)
 class Name:
-    """The name of a swept run; in a narrow terminal it takes several lines, and no number is cut off or in two."""
+    """The name of a swept run; in a narrow terminal it wraps, so that no number is cut."""
 
     label: str
 
@@ -79,25 +79,28 @@ class Name:
 
 @dataclass(frozen=True)
 class Shown:
-    """How numbers are shown: losses with three digits, accuracies in percent (``percent`` if they are given so)."""
+    """The format of numbers: losses with three digits, accuracies in percent (``percent``: they are already)."""
 
     accuracy: bool
     percent: bool = False
 
     def __call__(self, value: float) -> str:
+        """Format a number."""
         if not self.accuracy:
             return f"{value:.3g}"
         return f"{value if self.percent else 100.0 * value:.1f}"
 
     def spread(self, values: Sequence[float]) -> str:
+        """Format the mean and the standard deviation of values."""
         return self(fmean(values)) + (f"±{self(stdev(values))}" if len(values) > 1 else "")
 
     def interval(self, ends: Sequence[float]) -> str:
+        """Format the ends of an interval."""
         return "-".join(map(self, ends))
 
 
 def plain_table(*columns: str, title: str = "", caption: str = "", padding: tuple[int, ...] = (0, 1, 0, 0)) -> Table:
-    """An empty table with these columns; those whose names begin with ``>`` hold numbers, which are never folded."""
+    """Return an empty table with these columns; numbers, which are never wrapped, have names that begin with ``>``."""
     table = Table(
         title=escape(title),
         title_justify="left",
@@ -115,5 +118,5 @@ def plain_table(*columns: str, title: str = "", caption: str = "", padding: tupl
 
 
 def dense_table(first: str, numbers: Sequence[str], *, title: str = "", caption: str = "") -> Table:
-    """An empty table of names and numbers that takes little room."""
+    """Return an empty table of names and numbers that takes little space."""
     return plain_table(first, *(f">{name}" for name in numbers), title=title, caption=caption, padding=(0, 0))

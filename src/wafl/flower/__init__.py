@@ -1,4 +1,4 @@
-"""The same algorithms on Flower: a ServerApp and a ClientApp, and for your own app a Strategy and a training step.
+"""Run the same algorithms on Flower: a ServerApp, a ClientApp, and a Strategy and a training step for your app.
 
 ``server/`` and ``node/`` are the two sides, ``wire/`` is between them, ``ops/`` is for operators.
 """

@@ -1,6 +1,6 @@
-"""Local steps: what clients do with a gradient, one file per family.
+"""Define local steps, which turn a gradient into a client's step, one file per family.
 
-A new one is a class in one of the files and a line in the lists below.
+A new local step is a class in one of the files and a line in the lists below.
 """
 
 from wafl.local.control import (
@@ -23,4 +23,4 @@ LOCAL_STEPS = {
     "sgd": SGD, "prox": Prox, "control_variates": ControlVariates, "gradient_control": GradientControl, "sam": SAM,
     "consensus": Consensus,
 }  # fmt: skip
-"""Local steps that an experiment file can name."""
+"""The local steps that an experiment file can name."""

@@ -1,4 +1,4 @@
-"""Local steps along a gradient: plain, held near the server's model, to flat minima, or with FedDyn's correction.
+"""Take local steps along a gradient: plain, pulled to the server's model, to flat minima, or with FedDyn's correction.
 
 Prox is FedProx's step. SAM: Qu et al., "Generalized federated learning via sharpness aware minimization" (ICML 2022),
 algorithm 1, with the step of Foret et al., "Sharpness-aware minimization for efficiently improving generalization"
@@ -19,12 +19,12 @@ from wafl.parts.local_step import LocalState, LocalStep, Outcome
 
 @dataclass(frozen=True)
 class SGD(LocalStep):
-    """Descend along the gradient; momentum and weight decay belong to the schedule."""
+    """A plain step along the gradient; momentum and weight decay belong to the schedule."""
 
 
 @frozen
 class Prox(LocalStep):
-    """Descend ``loss + mu / 2 ||params - start||^2``, where ``start`` is what the server sent."""
+    """A step that descends ``loss + mu / 2 ||params - start||^2``, where ``start`` is the server's model."""
 
     mu: Annotated[
         float,
@@ -34,9 +34,11 @@ class Prox(LocalStep):
     ] = 0.1
 
     def scalars(self) -> dict[str, float]:
+        """Return mu."""
         return {"mu": self.mu}
 
     def direction(self, gradient: Tensor, state: LocalState) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return the gradient with the pull toward the server's model."""
         return gradient + state.scalars["mu"] * (state.params - state.start), state.carry
 
 
@@ -44,7 +46,8 @@ class Prox(LocalStep):
 class SAM(LocalStep):
     """Descend along the gradient at ``params + rho g / ||g||``, with g the gradient at ``params``, on the same batch.
 
-    To first order the loss is highest there within ``rho``. A step takes two gradients, and so about twice the time.
+    To first order the loss is highest there within ``rho``. A step takes two gradients, and therefore about twice the
+    time.
     """
 
     rho: Annotated[
@@ -56,9 +59,11 @@ class SAM(LocalStep):
     gradients = 2
 
     def scalars(self) -> dict[str, float]:
+        """Return rho."""
         return {"rho": self.rho}
 
     def direction(self, gradient: Tensor, state: LocalState) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return the gradient at the sharpest point within ``rho``, to first order."""
         length = gradient.norm(dim=1, keepdim=True).clamp_min(1e-12)
         return state.gradient_at(state.params + state.scalars["rho"] * gradient / length), state.carry
 
@@ -67,8 +72,8 @@ class SAM(LocalStep):
 class Dynamic(LocalStep):
     """Descend ``loss - <g_i, params> + alpha / 2 ||params - start||^2``, then ``g_i <- g_i - alpha (params - start)``.
 
-    Each client keeps its own ``g_i``, which approaches the gradient of its loss at the optimum of all clients. Use it
-    with :class:`wafl.servers.Dynamic`, as FedDyn does.
+    Each client keeps its ``g_i``, which approaches the gradient of its loss at the optimum of all clients. Use it with
+    :class:`wafl.servers.Dynamic`, as FedDyn does.
     """
 
     alpha: Annotated[
@@ -79,16 +84,20 @@ class Dynamic(LocalStep):
     ] = 0.1
 
     def scalars(self) -> dict[str, float]:
+        """Return alpha."""
         return {"alpha": self.alpha}
 
     def initial_memory(self, params: Tensor) -> Tensor:
+        """Return a correction of zeros."""
         return torch.zeros_like(params)
 
     def direction(self, gradient: Tensor, state: LocalState) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return the corrected gradient."""
         assert state.memory is not None
         return (gradient - state.memory).add_(self._pull(state)), state.carry
 
     def end(self, state: LocalState, steps: Tensor) -> Outcome:
+        """Return the client's next correction."""
         assert state.memory is not None
         return Outcome(state.memory - self._pull(state))
 

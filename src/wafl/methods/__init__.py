@@ -1,4 +1,4 @@
-"""Methods: :class:`Method`, which any parts make, and the named methods, one file per family.
+"""Define methods: :class:`Method`, which combines any parts, and the named methods, one file per family.
 
 To add a named method, write its preset in its family's file and add one line at the end of the list below.
 """
@@ -50,11 +50,11 @@ _LISTED: tuple[Preset[...], ...] = (
     servers.FedExP,
 )
 METHODS: dict[str, Preset[...]] = {preset.__name__: preset for preset in _LISTED}
-"""Every named method, by its name, in the order of pages and colors: a new method goes last."""
+"""All named methods, by name, in the order of pages and colors; a new method goes last."""
 
 
 def not_a_method(given: Any) -> str:
-    """Why this is no method, in one line with the remedy: a name, or a preset that was not called."""
+    """Explain in one line why a value is not a method, with the remedy: a name, or a preset that was not called."""
     if isinstance(given, Preset):
         return f"wafl.{given.__name__} is not called: pass wafl.{given.__name__}(), with its options if you like"
     if isinstance(given, str) and (near := nearest(given, METHODS)) is not None:

@@ -1,4 +1,4 @@
-"""Methods that train on attacked examples: each is moved by a bounded amount, or all of a client by one map."""
+"""Define methods that train on attacked examples: bounded moves of each example, or one map per client."""
 
 from wafl.methods.preset import Served, Stepped, Weighted, preset
 from wafl.objectives import Affine, BoundedAscent, ProjectedAscent

@@ -1,4 +1,4 @@
-"""Methods that train on examples that chance has changed."""
+"""Define methods that train on randomly changed examples."""
 
 from wafl.methods.preset import Served, Stepped, Weighted, preset
 from wafl.objectives import Mixed, RandomMoves

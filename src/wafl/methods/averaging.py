@@ -1,4 +1,4 @@
-"""Federated averaging, the baseline, and methods whose clients take other local steps."""
+"""Define federated averaging, the baseline, and methods whose clients take other local steps."""
 
 from wafl.local import SAM, ControlVariates, Prox
 from wafl.methods.preset import Served, Stepped, Weighted, preset
@@ -11,7 +11,7 @@ from wafl.methods.preset import Served, Stepped, Weighted, preset
     "As the baseline, and if test data look like the training data of all clients together.",
 )
 class FedAvg(Weighted, Served, Stepped):
-    """Federated averaging: the loss itself, at examples as they are, and clients weighted by their examples."""
+    """Federated averaging: the plain loss at unmoved examples, with clients weighted by their examples."""
 
 
 @preset(
@@ -20,7 +20,7 @@ class FedAvg(Weighted, Served, Stepped):
     "If clients take many local steps and drift apart.",
 )
 class FedProx(Prox, Weighted, Served):
-    """FedAvg whose clients pay ``mu / 2 ||params - start||^2`` for leaving the server's model."""
+    """FedAvg whose clients pay ``mu / 2 ||params - start||^2`` for moving away from the server's model."""
 
 
 @preset(
@@ -29,7 +29,7 @@ class FedProx(Prox, Weighted, Served):
     "If clients whose data differ take many local steps, and can keep a vector between rounds.",
 )
 class SCAFFOLD(ControlVariates, Weighted, Served):
-    """FedAvg with control variates: clients whose data differ no longer drift apart between rounds."""
+    """FedAvg with control variates, which keep clients with different data from drifting apart between rounds."""
 
 
 @preset(

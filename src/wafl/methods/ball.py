@@ -1,4 +1,4 @@
-"""Methods that train on the worst distribution in a ball around each client's data."""
+"""Define methods that train on the worst distribution in a ball around each client's data."""
 
 from typing import Annotated, Any
 
@@ -41,7 +41,7 @@ class SinkhornDRO(Sinkhorn, Weighted, Served, Stepped):
     "As WAFL, if some of the training examples are garbage: mislabeled, misread, or not of any class.",
 )
 class ResilientWAFL(Resilient, Weighted, Served, Stepped):
-    """WAFL that leaves out examples that no model explains (see :class:`wafl.objectives.Resilient`)."""
+    """WAFL that ignores examples that no model explains (see :class:`wafl.objectives.Resilient`)."""
 
 
 @preset(
@@ -53,7 +53,7 @@ class ResilientWAFL(Resilient, Weighted, Served, Stepped):
     lacks={"bounds": "use WAFL(radius=..., power=1, local=wafl.local.consensus()), whose one ball may have bounds"},
 )
 class DRFL(Consensus, Weighted, Served):
-    """A Wasserstein ball of order 1 around each client's own data, by ADMM, for linear models with cross-entropy.
+    """A Wasserstein ball of order 1 around each client's data, by ADMM, for linear models with cross-entropy.
 
     Clients descend ``E[loss] + radius L``, the worst loss in their ball, with L the largest ``||w_j - w_k||_*`` of two
     classes (see :class:`wafl.objectives.Wasserstein`), by the steps of :class:`wafl.local.Consensus`.
@@ -65,5 +65,6 @@ class DRFL(Consensus, Weighted, Served):
     norm: Annotated[float, Norm, Tunable(), "The ground norm: 1, 2 or inf."] = 2
 
     def parts(self) -> dict[str, Any]:
+        """Return the parts of the method, with the ball as its objective."""
         ball = Wasserstein(radius=self.radius, norm=self.norm, power=1, bounds=None)
         return {**super().parts(), "objective": ball}

@@ -1,4 +1,4 @@
-"""Methods whose client weights climb the losses, step by step, to the worst mixture of the clients."""
+"""Define methods whose client weights ascend the losses, step by step, to the worst mixture of the clients."""
 
 from wafl.local import GradientControl
 from wafl.methods.preset import Served, Stepped, preset
@@ -13,7 +13,7 @@ from wafl.weights.learned import Adjustment, Climb, Evenness, Extrapolation
     "For the worst mixture of a few clients that can all answer every round.",
 )
 class AFL(Served, Stepped, client_weights=Agnostic):
-    """Agnostic federated learning: the worst mixture of the clients; all of them take one step per round."""
+    """Agnostic federated learning: the worst mixture of the clients, with one step of all clients per round."""
 
     weights_step: Climb = 0.1
 
@@ -41,7 +41,7 @@ class DRFA(Served, Stepped, client_weights=Snapshot):
     "For the worst mixture of clients that can all answer every round, in far fewer rounds than DRFA.",
 )
 class ScaffPD(Served, client_weights=PrimalDual, local=GradientControl):
-    """DRFA's problem by an accelerated primal-dual method, with control variates for the local steps."""
+    """DRFA's problem, solved by an accelerated primal-dual method with control variates for the local steps."""
 
     weights_step: Climb = PrimalDual.step_size
     prox: Evenness = PrimalDual.prox
@@ -54,7 +54,7 @@ class ScaffPD(Served, client_weights=PrimalDual, local=GradientControl):
     "As AFL, with local steps and sampling; weights never vanish.",
 )
 class GroupDRO(Served, Stepped, client_weights=Group):
-    """The worst mixture of the clients, by multiplicative steps (see :class:`wafl.weights.Group`)."""
+    """The worst mixture of the clients, found by multiplicative steps (see :class:`wafl.weights.Group`)."""
 
     weights_step: Climb = 0.01
 
@@ -66,6 +66,6 @@ class GroupDRO(Served, Stepped, client_weights=Group):
     "If clients are domains and a new domain is to come: what the mean of the models takes from a client counts.",
 )
 class FedDGGA(Served, Stepped, client_weights=Gap):
-    """FedAvg whose clients gain weight by what averaging costs them (see :class:`wafl.weights.Gap`)."""
+    """FedAvg whose clients gain weight if averaging raises their loss (see :class:`wafl.weights.Gap`)."""
 
     weights_step: Adjustment = 0.2

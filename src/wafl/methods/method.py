@@ -1,4 +1,4 @@
-"""A method of federated learning: an objective, client weights, a server and a local step."""
+"""Define a method of federated learning: an objective, client weights, a server and a local step."""
 
 from dataclasses import fields, is_dataclass, replace
 from typing import Annotated, Any, Self
@@ -12,12 +12,12 @@ from wafl.weights import ClientWeights
 
 AVERAGING, DESCENT = averaging(), sgd()
 PARTS = ("client_weights", "server", "local")
-"""The parts of a method that can be replaced as a whole."""
+"""The parts of a method that can be replaced whole."""
 
 
 @frozen
 class Method:
-    """Any objective with any client weights, any server and any local step.
+    """A combination of any objective, client weights, server and local step.
 
     >>> import wafl
     >>> wafl.Method("mine", wafl.objectives.wasserstein(gamma=0.5), wafl.weights.snapshot(0.01)).name
@@ -51,11 +51,11 @@ class Method:
             )
 
     def options(self) -> list[str]:
-        """What :func:`wafl.sweep` may vary: the options of the method's parts, and the parts themselves."""
+        """Return the options that :func:`wafl.sweep` may vary: the options of the parts, and the parts themselves."""
         return list(dict.fromkeys([*self._owners(), *PARTS]))
 
     def with_options(self, **changes: Any) -> Self:
-        """The same method with other parts, or options of its (new) parts, by the names that :meth:`options` lists."""
+        """Return a copy with other parts, or other options of its (new) parts, by the names of :meth:`options`."""
         method = replace(self, **{name: value for name, value in changes.items() if name in PARTS})
         owners = method._owners()
         grouped: dict[str, dict[str, Any]] = {}
@@ -73,7 +73,7 @@ class Method:
         return replace(method, **changed)
 
     def declared(self) -> dict[str, tuple[Option, Any]]:
-        """What each option of the method's parts declares about itself, and its value."""
+        """Return the declaration and the value of each option of the method's parts."""
         options: dict[str, tuple[Option, Any]] = {}
         for name, (slot, field_name) in self._owners().items():
             owner = self._part(slot)
@@ -84,14 +84,14 @@ class Method:
         return options
 
     def within(self, declared: Box | None) -> Self:
-        """The same method on data that declare this box, if any, which is where its objective stays by default."""
+        """Return the method for data with this declared box, which limits its objective by default."""
         return replace(self, objective=None if self.objective is None else self.objective.within(declared))
 
     def _part(self, slot: str) -> Any:
         return self.server.optimizer if slot == "optimizer" else getattr(self, slot)
 
     def _owners(self) -> dict[str, tuple[str, str]]:
-        """For each option, by name: the part that has it, and what the part calls it."""
+        """Return, for each option, the part that owns it and the part's name for it."""
         owners: dict[str, tuple[str, str]] = {}
         for slot in ("objective", "local", "optimizer", "server"):
             owner = self._part(slot)
@@ -105,7 +105,7 @@ class Method:
 
 
 def _limited(rule: ClientWeights) -> list[str]:
-    """The options of a rule for the client weights that have a range, and so can be swept."""
+    """Return the options of a rule for the client weights that have a range, so that they can be swept."""
     for kind in type(rule).__mro__:
         try:
             return [name for name, option in options_of(kind).items() if option.limits is not None]

@@ -1,4 +1,4 @@
-"""Methods that descend something else than the loss: with a price added, or corrected for a client's labels."""
+"""Define methods that add a penalty to the loss, or correct it for a client's labels."""
 
 from wafl.methods.preset import Served, Stepped, Weighted, preset
 from wafl.objectives import Calibrated, Invariant, SimpleRepresentation, Trades
@@ -11,7 +11,7 @@ from wafl.objectives import Calibrated, Invariant, SimpleRepresentation, Trades
     "Against an attack of a known epsilon, if accuracy without an attack matters too.",
 )
 class TRADES(Trades, Weighted, Served, Stepped):
-    """FedAvg with a price for outputs that change in a ball (see :class:`wafl.objectives.Trades`)."""
+    """FedAvg with a penalty on outputs that change in a ball (see :class:`wafl.objectives.Trades`)."""
 
 
 @preset(
@@ -31,7 +31,7 @@ class CalFAT(Calibrated, Weighted, Served, Stepped):
     "If clients are domains, and a feature that predicts well in each of them may mislead in a new one.",
 )
 class IRM(Invariant, Weighted, Served, Stepped):
-    """FedAvg with a price for outputs that a client would scale (see :class:`wafl.objectives.Invariant`)."""
+    """FedAvg with a penalty on outputs that a client would rescale (see :class:`wafl.objectives.Invariant`)."""
 
 
 @preset(
@@ -44,7 +44,7 @@ class IRM(Invariant, Weighted, Served, Stepped):
     "(`space`).",
 )
 class FedSR(SimpleRepresentation, Weighted, Served, Stepped):
-    """FedAvg with a price for representations that are long or tell more than the class.
+    """FedAvg with a penalty on representations that are long or contain more than the class.
 
     See :class:`wafl.objectives.SimpleRepresentation`.
     """

@@ -1,4 +1,4 @@
-"""What a named method is: options, inherited from its parts, that decide some parts of a method, and leave the rest."""
+"""Define named methods: options, inherited from parts, that fix some parts of a method and leave the others open."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ P = ParamSpec("P")
 
 @frozen
 class About:
-    """What the list of methods says about one of them, in addition to its docstring."""
+    """The facts about a method in the list of methods, in addition to its docstring."""
 
     paper: Annotated[str, "The publication."]
     equation: Annotated[str, "What is minimized or how a step goes, in TeX."]
@@ -31,7 +31,7 @@ class About:
 
 @dataclass_transform(frozen_default=True)
 class Extending:
-    """What all presets are: frozen dataclasses, whose options are checked and decide some parts of a method."""
+    """The base class of presets: frozen dataclasses with checked options that fix some parts of a method."""
 
     about: ClassVar[About]
     built: ClassVar[Mapping[str, type[Part]]]
@@ -80,7 +80,7 @@ class Stepped(Extending, kw_only=True):
 
 
 class Preset(Generic[P]):
-    """A named method: called with its options, it gives a :class:`Method`; signature and help are made from them."""
+    """A named method: called with its options, it returns a :class:`Method`; its options form signature and help."""
 
     def __init__(self, options: Any, about: About) -> None:
         self.options: type[Extending] = options
@@ -90,6 +90,7 @@ class Preset(Generic[P]):
         self.__signature__ = plain_signature(options).replace(return_annotation=Method)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Method:
+        """Return the method with these options."""
         for name in kwargs:
             if name not in self.__signature__.parameters:
                 why = self.options.about.lacks.get(name)

@@ -1,4 +1,4 @@
-"""Methods whose client weights are a function of the losses that a round's clients report."""
+"""Define methods whose client weights are a function of the losses in a round's cohort."""
 
 from wafl.methods.preset import Served, Stepped, preset
 from wafl.objectives import ProjectedAscent
@@ -61,7 +61,7 @@ class SFAT(Slack, ProjectedAscent, Served, Stepped):
     "If clients are domains and a new domain is to come that may differ more than they do.",
 )
 class REx(RiskVariance, Served, Stepped):
-    """FedAvg plus a price for the variance of the clients' losses; weights that it would make negative are 0.
+    """FedAvg plus a penalty on the variance of the clients' losses; negative weights become 0.
 
     See :class:`wafl.weights.RiskVariance`.
     """

@@ -1,4 +1,4 @@
-"""Methods whose server does not just take the clients' mean."""
+"""Define methods whose server does more than average the clients' models."""
 
 from wafl.local import Dynamic
 from wafl.methods.preset import Stepped, Weighted, preset
@@ -14,7 +14,7 @@ from wafl.servers.rescaled import Agreement, Epsilon
     "If clients are domains and a new domain is to come: what only some of them share is learned more slowly.",
 )
 class FedGMA(Weighted, Stepped, server=Masked):
-    """FedAvg whose parameters move less the less the clients agree on the direction."""
+    """FedAvg whose parameters move less where clients disagree on the direction."""
 
     threshold: Agreement = Masked.threshold
 
@@ -56,7 +56,7 @@ class FedYogi(Yogi, Weighted, Stepped):
     "If clients take different numbers of local steps: FedAvg would favor those that take more.",
 )
 class FedNova(Weighted, Stepped, server=Normalized):
-    """FedAvg whose clients count the same however many local steps they take (see :class:`wafl.servers.Normalized`)."""
+    """FedAvg whose clients count equally for any number of local steps (see :class:`wafl.servers.Normalized`)."""
 
 
 @preset(
@@ -69,7 +69,7 @@ class FedNova(Weighted, Stepped, server=Normalized):
     "FedAvg.",
 )
 class FedDyn(Dynamic, Weighted, server=DynamicServer):
-    """FedAvg with a penalty that changes from round to round, so that clients agree on the optimum of all of them."""
+    """FedAvg with a penalty that changes in each round, so that clients agree on their common optimum."""
 
 
 @preset(
@@ -79,6 +79,6 @@ class FedDyn(Dynamic, Weighted, server=DynamicServer):
     "If FedAvg is slow because the clients' updates cancel in the mean.",
 )
 class FedExP(Weighted, Stepped, server=Extrapolated):
-    """FedAvg with a longer step of the server where updates differ (see :class:`wafl.servers.Extrapolated`)."""
+    """FedAvg with a longer server step where updates differ (see :class:`wafl.servers.Extrapolated`)."""
 
     epsilon: Epsilon = Extrapolated.epsilon

@@ -1,4 +1,4 @@
-"""Models sized for a federation's data: the paper's, and networks that are 1-Lipschitz; their layers: ``layers``."""
+"""Define models for a federation's data: the paper's, and 1-Lipschitz networks; ``layers`` has their layers."""
 
 import math
 from typing import Any, Protocol
@@ -18,21 +18,25 @@ TITLES = {
     "cnn": "convolutional network (cnn)",
     "lipschitz": "1-Lipschitz network (lipschitz)",
 }
-"""What captions call the built-in models."""
+"""The names of the built-in models in captions."""
 
 
 class Described(Protocol):
-    """What a model is sized by: a :class:`wafl.Federation`, or what a server is told about its clients."""
+    """The sizes that a model needs: a :class:`wafl.Federation`, or a server's facts about its clients."""
 
     @property
-    def input_shape(self) -> tuple[int, ...]: ...
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one example."""
+        ...
 
     @property
-    def num_outputs(self) -> int: ...
+    def num_outputs(self) -> int:
+        """The number of outputs: classes, or regression targets."""
+        ...
 
 
 class MLR(nn.Sequential):
-    """Multinomial logistic regression (or linear regression, for one or more targets); starts at zero."""
+    """Multinomial logistic regression (or linear regression, for one or more targets); it starts at zero."""
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int) -> None:
         inputs = math.prod(input_shape)
@@ -74,8 +78,8 @@ class Lipschitz(nn.Sequential):
     """Almost-orthogonal layers with MaxMin, and a last layer with normalized rows.
 
     An image is folded 2 x 2 into four times the channels (``PixelUnshuffle``, which keeps distances) as long as its
-    sides are even and at least 8; each time, ``depth`` convolutions follow, of ``width`` channels the first time and of
-    twice as many later. A vector goes through ``depth`` hidden layers of ``width`` units.
+    sides are even and at least 8. After each fold come ``depth`` convolutions, with ``width`` channels the first time
+    and twice that number later. A vector passes ``depth`` hidden layers of ``width`` units.
     """
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, width: int = 32, depth: int = 3) -> None:
@@ -98,18 +102,18 @@ def _spec(name: str, input_shape: tuple[int, ...], num_outputs: int, **options: 
 
 
 def mlr(clients: Described) -> MLR:
-    """A linear model, sized for these clients' inputs and classes (or regression targets)."""
+    """Return a linear model, sized for these clients' inputs and classes (or regression targets)."""
     _check_described(clients)
     return MLR(clients.input_shape, clients.num_outputs)
 
 
 def cnn(clients: Described, *, channels: tuple[int, int] = (32, 64), seed: int = 0) -> CNN:
-    """A small convolutional network for these clients' images ``(channels, height, width)``.
+    """Return a small convolutional network for these clients' images ``(channels, height, width)``.
 
     Args:
         clients: the federation to size the model for; images must be at least 4x4.
-        channels: of the two convolutions.
-        seed: what the initial parameters are drawn from.
+        channels: the numbers of channels of the two convolutions.
+        seed: the seed of the initial parameters.
     """
     _check_described(clients)
     shape = clients.input_shape
@@ -121,17 +125,17 @@ def cnn(clients: Described, *, channels: tuple[int, int] = (32, 64), seed: int =
 
 
 def lipschitz(clients: Described, *, width: int = 32, depth: int = 3, seed: int = 0) -> Lipschitz:
-    """A network whose outputs change by no more than its inputs do, so that its certificates are worth having.
+    """Return a network whose outputs change by no more than its inputs, so that its certificates are useful.
 
-    Train it with a loss that asks for a margin, ``loss=wafl.MarginLoss()``: under cross-entropy alone, a network that
-    cannot be steep leaves its margins small.
+    Train it with a loss that requests a margin, ``loss=wafl.MarginLoss()``. With cross-entropy alone, a network that
+    cannot be steep has small margins.
 
     Args:
         clients: the federation to size the model for: images ``(channels, height, width)``, or vectors.
-        width: the channels of the first convolutions (later ones have twice as many), or the units of hidden layers;
-            an even number.
-        depth: how many convolutions there are at each size of the images, or how many hidden layers.
-        seed: what the initial parameters are drawn from.
+        width: the channels of the first convolutions (later ones have twice that number), or the units of hidden
+            layers; an even number.
+        depth: the number of convolutions at each size of the images, or of hidden layers.
+        seed: the seed of the initial parameters.
     """
     _check_described(clients)
     if width < 2 or width % 2:
@@ -148,18 +152,18 @@ def _check_described(clients: Any) -> None:
 
 
 def spec(model: nn.Module) -> dict[str, Any] | None:
-    """Plain values from which :func:`build` rebuilds the model; None for a user's own model."""
+    """Return plain values from which :func:`build` rebuilds the model, or None for a user's own model."""
     return model.spec if isinstance(model, MLR | CNN | Lipschitz) else None
 
 
 def title(model: nn.Module) -> str:
-    """Return what captions call a model: the name of a built-in one, or the class of your own."""
+    """Return a model's name in captions: the name of a built-in model, or the class of your own."""
     about = spec(model)
     return type(model).__name__ if about is None else TITLES[about["name"]]
 
 
 def build(about: dict[str, Any]) -> nn.Module:
-    """Build the model that a :func:`spec` describes, with parameters yet to be filled in."""
+    """Build the model that a :func:`spec` describes, with parameters to be filled in."""
     options: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in about.items()}
     return KINDS[options.pop("name")](**options)
 

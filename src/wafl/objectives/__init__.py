@@ -1,4 +1,4 @@
-"""Objectives: what a client descends. Most move each example first; some add to the loss.
+"""Define the objectives that clients minimize: most move each example first; some add a term to the loss.
 
 One file per family: ``ball/``, ``attacked.py``, ``augmented.py`` and ``penalties.py``. The base class is in
 ``base.py``.

@@ -1,4 +1,4 @@
-"""Objectives at examples that an attack has moved: PGM, FGSM, and FedRobust's affine map.
+"""Train on examples that an attack has moved: PGM, FGSM, and FedRobust's affine map.
 
 PGM and FGSM stay in a ball around each example. The attacks on test data are in ``wafl.attacks``.
 """
@@ -56,13 +56,16 @@ class BoundedAscent(Objective):
         check_space(self.space, self.bounds)
 
     def scalars(self) -> dict[str, float]:
+        """Return epsilon and the length of a step."""
         return {"epsilon": self.epsilon, "step_size": self.epsilon}
 
     @property
     def reach(self) -> tuple[str, float, float] | None:
+        """The name of the option ``epsilon``, its value and its norm."""
         return "epsilon", self.epsilon, self.norm
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
+        """Return the examples after one step to the surface of the ball."""
         if self.space is not None:
             return move_at_layer(replace(self, space=None), self.space, problem, x, y, state)
         x, state = dense(x), state or ObjectiveState()
@@ -143,10 +146,12 @@ class ProjectedAscent(BoundedAscent):
             raise ValueError(f"restarts={self.restarts} without random_start=True would repeat the same ascent")
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
+        """Return the examples after the projected ascent; of several starts, the best end counts."""
         move = super().__call__(problem, x, y, state)
         return move if self.share == 1 else blended(move, problem, dense(x), y, self.share)
 
     def scalars(self) -> dict[str, float]:
+        """Return epsilon and the length of a step."""
         step = self.epsilon * (1.0 if self.steps == 1 else 2.5 / self.steps)
         return {"epsilon": self.epsilon, "step_size": step if self.step_size is None else self.step_size}
 
@@ -164,7 +169,7 @@ def blended(move: Move, problem: Problem, x: Tensor, y: Tensor, share: float) ->
 class Affine(Objective):
     """Replace x by ``A x + b``, with one map per client that ascends ``loss - penalty (||A - I||^2 + ||b||^2)``.
 
-    The map takes one ascent step per local step, at the same point as the model's gradient, and stays with its client
+    The map takes one ascent step per local step, at the same point as the model's gradient. The client keeps the map
     between rounds.
     """
 
@@ -174,14 +179,16 @@ class Affine(Objective):
     step_size: Annotated[float, Positive(), Tunable(), "How far the map moves per local step."] = 0.01
 
     def scalars(self) -> dict[str, float]:
+        """Return the penalty and the length of a step."""
         return {"penalty": self.penalty, "step_size": self.step_size}
 
     def initial_memory(self, problem: Problem, x: Tensor) -> Tensor:
-        """The identity map, stored as ``A - I`` and then ``b``: all zeros."""
+        """Return the identity map, stored as ``A - I`` followed by ``b``: all zeros."""
         features = math.prod(x.shape[2:])
         return torch.zeros(features * features + features)
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
+        """Return the mapped examples, and the map after its ascent step."""
         x, state = dense(x), state or ObjectiveState()
         flat = x.flatten(2)
         features = flat.shape[-1]

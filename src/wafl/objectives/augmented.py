@@ -1,7 +1,7 @@
-"""Objectives at examples that are changed at random, whatever the model: random moves, and mixup.
+"""Train on examples that are changed at random, independently of the model: random moves, and mixup.
 
-Random moves are the rival of every ball: they move examples as a ball does, but at random and not against the model.
-For small noise this is a price for the slope of the model (Bishop, "Training with noise is equivalent to Tikhonov
+Random moves are a rival of every ball: they move examples as a ball does, but at random and not against the model. For
+small noise they penalize the slope of the model (Bishop, "Training with noise is equivalent to Tikhonov
 regularization", Neural Computation 1995).
 
 Mixup trains on mixtures of two examples of a batch (Zhang, Cissé, Dauphin and Lopez-Paz, "mixup: Beyond empirical risk
@@ -30,13 +30,13 @@ from wafl.tasks.problem import Problem
 
 @frozen
 class RandomMoves(Objective):
-    """Move each example by chance, anew in every step: by a shift, by Gaussian noise, or by one after the other.
+    """Move each example at random in every step: by a shift, by Gaussian noise, or by both in turn.
 
-    Of several shifts each example is given one, all equally likely; one of severity 0 leaves it where it is. What a
-    shift draws for an example is new in every step, and what it draws for all of them together, such as the linear map
-    of an affine shift, is always that of seed 0. The noise is ``noise A n / sqrt(D)``, with n standard normal, D the
-    number of features and A the cost matrix: a move d costs ``||A^-1 d||^2 = noise^2`` on average, as much as in a ball
-    of radius ``noise``, unless the bounds of the data end it.
+    With several shifts, each example gets one of them with equal probability; severity 0 does not move it. A shift's
+    draws for single examples are new in every step. Its draws for all examples together, such as the linear map of an
+    affine shift, always use seed 0. The noise is ``noise A n / sqrt(D)``, with n standard normal, D the number of
+    features and A the cost matrix. A move d costs ``||A^-1 d||^2 = noise^2`` on average, as much as in a ball of radius
+    ``noise``, unless the bounds of the data stop it.
 
     >>> moved(noise=0.5).noise
     0.5
@@ -71,12 +71,15 @@ class RandomMoves(Objective):
             raise ValueError("cost_matrix= is for noise without shifts or bounds: leave one out")
 
     def scalars(self) -> dict[str, float]:
+        """Return the noise, if there is any."""
         return {} if self.noise is None else {"noise": self.noise}
 
     def within(self, declared: Region | None) -> Self:
+        """Return these moves for data with this declared box; the shifts respect it, too."""
         return replace(super().within(declared), shifts=tuple(shift.within(declared) for shift in self.shifts))
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
+        """Return the examples after random moves."""
         x, state = shared(x), state or ObjectiveState()
         whole, rest = lane_key(state, problem.params), x.dense()
         shares = slice(None, None, x.lanes // len(x.base))  # one lane of those that share their examples
@@ -94,7 +97,7 @@ class RandomMoves(Objective):
         return Move(inputs, y, value, away.square().sum(-1), torch.ones_like(value, dtype=torch.bool), state=state)
 
     def _shifted(self, x: Tensor, key: Key) -> Tensor:
-        """Examples ``[G, B, ...]``, each moved by a shift that is drawn for it, as the example of a number so drawn."""
+        """Return the examples ``[G, B, ...]``, each moved by a shift and an index that are drawn for it."""
         words = example_draws(_numbers, key, x.shape[1], 2).expand(len(x), -1, -1).reshape(-1, 2)
         flat = x.flatten(0, 1)
         chosen = (words[:, 1] * len(self.shifts) >> 32).view(-1, *[1] * (flat.ndim - 1))
@@ -102,7 +105,7 @@ class RandomMoves(Objective):
         return reduce(lambda some, at: torch.where(chosen == at, moved[at], some), range(len(moved)), flat).view_as(x)
 
     def _formed(self, steps: Tensor) -> Tensor:
-        """``A v`` of each row v, summed in double precision, so that no bit depends on how many rows there are."""
+        """Return ``A v`` for each row v, summed in double precision so that no bit depends on the number of rows."""
         if self.cost_matrix is None:
             return steps
         if not isinstance(self.cost_matrix, CostMatrix):
@@ -116,7 +119,10 @@ def _numbers(key: Key, purpose: Purpose, count: int) -> Tensor:
 
 
 def _spread(x: Inputs, key: Key) -> Tensor:
-    """``n / sqrt(D)`` for each example of each lane ``[L, B, D]``, n standard normal; the same where examples are."""
+    """Return ``n / sqrt(D)`` for each example of each lane ``[L, B, D]``, n standard normal.
+
+    Equal for shared examples.
+    """
     groups, batch, features = x.base.flatten(2).shape
     drawn = example_draws(normal, key, batch, features).to(x.base) / math.sqrt(features)
     return drawn.expand(groups, -1, -1).repeat_interleave(x.lanes // groups, dim=0)
@@ -126,8 +132,8 @@ def _spread(x: Inputs, key: Key) -> Tensor:
 class Mixed(Objective):
     """Descend ``t loss(m, y_i) + (1 - t) loss(m, y_j)`` at ``m = t x_i + (1 - t) x_j``, with t from Beta(alpha, alpha).
 
-    The examples j are those of the same client's batch in a random order. For cross-entropy and the squared error this
-    has the gradient of the loss at the mixed label.
+    The examples j are the examples of the same client's batch in a random order. For cross-entropy and the squared
+    error this has the gradient of the loss at the mixed label.
     """
 
     alpha: Annotated[
@@ -135,9 +141,11 @@ class Mixed(Objective):
     ] = 0.2
 
     def scalars(self) -> dict[str, float]:
+        """Return alpha."""
         return {"alpha": self.alpha}
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
+        """Return the mixed examples, with the losses of both labels as terms."""
         x, state = dense(x), state or ObjectiveState()
         key, loss = lane_key(state, x), problem.output_loss
         alpha = lane_scalar(state, "alpha", self.alpha, problem.params).double()
@@ -158,11 +166,11 @@ class Mixed(Objective):
 
 
 def symmetric_beta(alpha: Tensor, draws: Tensor) -> Tensor:
-    """A number from Beta(alpha, alpha) for each ``alpha [L]``, made from two uniform ones ``draws [L, 2]``.
+    """Return a draw from Beta(alpha, alpha) for each ``alpha [L]``, computed from two uniform ``draws [L, 2]``.
 
-    With t from Student's distribution with ``2 alpha`` degrees of freedom it is ``1/2 + t / (2 sqrt(2 alpha + t^2))``,
-    and ``t = sqrt(2 alpha (u^(-1 / alpha) - 1)) cos(2 pi v)`` (Bailey, "Polar generation of random variates with the
-    t-distribution", Mathematics of Computation 1994): no draw is refused, so a captured step can make it.
+    With t from Student's distribution with ``2 alpha`` degrees of freedom, the draw is ``1/2 + t / (2 sqrt(2 alpha +
+    t^2))``, and ``t = sqrt(2 alpha (u^(-1 / alpha) - 1)) cos(2 pi v)`` (Bailey, "Polar generation of random variates
+    with the t-distribution", Mathematics of Computation 1994). No draw is rejected, so a captured step can compute it.
     """
     cosine = torch.cos(2.0 * math.pi * draws[:, 1])
     odds = torch.expm1(-torch.log1p(-draws[:, 0]) / alpha)

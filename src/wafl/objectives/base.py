@@ -1,4 +1,4 @@
-"""What an objective is: a value that decides what each client descends, often by moving each example first."""
+"""Define objectives, which determine the loss that clients minimize, often by moving each example first."""
 
 import math
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ from wafl.tasks.task import Moved
 
 @record
 class ObjectiveState:
-    """What an objective is given in addition to the examples."""
+    """The lanes' values that an objective uses in addition to the examples."""
 
     scalars: Annotated[
         Mapping[str, Tensor], "Its hyperparameters, one value per lane; a learned gamma is one of them."
@@ -42,7 +42,7 @@ class ObjectiveState:
 
 @frozen
 class Term:
-    """Part of what a model descends: ``sum_b share_b <slopes_b, outputs(inputs_b)>``, with the slopes held fixed."""
+    """A part of the gradient: ``sum_b share_b <slopes_b, outputs(inputs_b)>``, with the slopes held fixed."""
 
     inputs: Annotated[Moved, "Examples, moved or not."]
     slopes: Annotated[Tensor, "The derivative of what is minimized in the outputs at these, ``[L, B, C]``."]
@@ -52,7 +52,7 @@ class Term:
     ] = None
 
     def descent(self, problem: Problem, share: Tensor) -> Tensor:
-        """Its gradient in the parameters ``[L, P]``."""
+        """Return the term's gradient in the parameters ``[L, P]``."""
         slopes = share.view(*share.shape, *(1,) * (self.slopes.ndim - 2)) * self.slopes
         if self.layer is None:
             return problem.push(self.inputs, slopes)
@@ -61,7 +61,7 @@ class Term:
 
 @record
 class Move:
-    """Where an objective moved the examples of every lane."""
+    """The result of an objective: the moved examples of every lane."""
 
     inputs: Annotated[Moved, "The moved examples; :attr:`x_adv` is the same as a plain tensor."]
     y_adv: Annotated[Tensor, "Their labels ``[L, B]``, which may have moved too."]
@@ -76,7 +76,7 @@ class Move:
     terms: Annotated[tuple[Term, ...], "What the model descends, if that is not the loss at the moved examples."] = ()
 
     def descent(self, problem: Problem, share: Tensor) -> Tensor:
-        """The gradient in the parameters ``[L, P]``, with the share of each example in its batch."""
+        """Return the gradient in the parameters ``[L, P]``, with the share of each example in its batch."""
         if not self.terms:
             return problem.descent(self.inputs, self.y_adv, share)
         return reduce(torch.add, (term.descent(problem, share) for term in self.terms))
@@ -88,18 +88,18 @@ class Move:
 
 
 class Objective(Part, Mover, ABC):
-    """What a client descends: derive from it, write ``__call__``, and override the defaults that do not fit."""
+    """The loss that a client minimizes: derive from it, write ``__call__``, and override unsuitable defaults."""
 
     slot = "objective"
     moves: ClassVar[bool] = True
-    """Whether it moves examples; False if it only changes the loss."""
+    """Whether the objective moves examples; False if it only changes the loss."""
     counts_labels: ClassVar[bool] = False
-    """Whether it must know how many examples of each class a client has."""
+    """Whether the objective needs the number of examples of each class at a client."""
 
     norm: float = 2
     """The norm in which moves are measured."""
     power: int = 2
-    """The power of a move's length that is its cost."""
+    """The power of a move's length that is its cost, 1 or 2."""
     label_cost: float = math.inf
     """The price of changing a label; inf keeps labels fixed."""
 
@@ -109,55 +109,55 @@ class Objective(Part, Mover, ABC):
 
         Args:
             problem: the models, one per lane: their losses, gradients and structure.
-            x: the examples ``[L, B, ...]``; :func:`wafl.tasks.inputs.dense` turns them into a plain tensor.
+            x: the examples ``[L, B, ...]``; :func:`wafl.tasks.inputs.dense` converts them to a plain tensor.
             y: their labels ``[L, B]``, or regression targets.
-            state: the lanes' hyperparameters, randomness and memory; None uses the objective's own.
+            state: the lanes' hyperparameters, randomness and memory; None uses the objective's options.
         """
 
     def scalars(self) -> dict[str, float]:
-        """The hyperparameters that may differ between lanes of one batched run."""
+        """Return the hyperparameters that may differ between lanes of one batched run."""
         return {}
 
     def initial_memory(self, problem: Problem, x: Tensor) -> Tensor | None:
-        """What a client holds before it first takes part, for a model and a blank example ``[1, 1, ...]``."""
+        """Return a client's memory before its first round, for a model and a blank example ``[1, 1, ...]``."""
         return None
 
     def check_model(self, problem: Problem) -> None:
-        """Refuse a model that these options do not fit."""
+        """Raise ValueError if these options do not suit the model."""
 
     @property
     def learner(self) -> GammaLearner | None:
-        """The object that learns gamma from a radius; None if gamma stays the same."""
+        """The object that learns gamma from a radius; None if gamma is fixed."""
         return None
 
     def concavity_limit(self, problem: Problem) -> float | None:
-        """The gamma above which the moves of the first lane are certain to be the best; None if none is known."""
+        """Return the gamma above which the first lane's moves are certainly optimal, or None if unknown."""
         return None
 
 
 def learner_of(objective: Objective | None) -> GammaLearner | None:
-    """Return what learns the gamma of an objective; without an objective, nothing does."""
+    """Return the object that learns an objective's gamma; None without an objective."""
     return None if objective is None else objective.learner
 
 
 def move_at_layer(
     objective: Objective, layer: str, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None
 ) -> Move:
-    """The move of an objective whose ball lives in the space of a layer's output."""
+    """Return the move of an objective whose ball is in the space of a layer's output."""
     behind = problem.behind(layer, x)
     move = objective(behind, behind.at_rest, y, state)
     return replace(move, inputs=behind.shifted(move.x_adv))
 
 
 def lane_scalar(state: ObjectiveState | None, name: str, value: float, like: Tensor) -> Tensor:
-    """A hyperparameter with one value per lane ``[L]``: from the state, or otherwise the objective's own ``value``."""
+    """Return a hyperparameter with one value per lane ``[L]``: from the state, or otherwise ``value``."""
     if state is not None and name in state.scalars:
         return state.scalars[name].to(like)
     return like.new_full((len(like),), value)
 
 
 def lane_key(state: ObjectiveState | None, like: Tensor) -> Key:
-    """The state's key, or otherwise one that differs only between lanes."""
+    """Return the state's key, or otherwise a key that differs only between lanes."""
     if state is not None and state.key is not None:
         return state.key
     lanes = torch.arange(len(like), device=like.device)
@@ -166,7 +166,7 @@ def lane_key(state: ObjectiveState | None, like: Tensor) -> Key:
 
 
 def example_draws(draw: Callable[[Key, Purpose, int], Tensor], key: Key, batch: int, count: int) -> Tensor:
-    """``count`` numbers for each of ``batch`` examples ``[L or 1, B, count]``, one by one, so padding changes none."""
+    """Return ``count`` numbers for each of ``batch`` examples ``[L or 1, B, count]``, independent of padding."""
     if key.seed.ndim == 2:
         return draw(key, Purpose.START, count)
     return draw(key, Purpose.START, batch * count).view(-1, batch, count)
@@ -175,14 +175,14 @@ def example_draws(draw: Callable[[Key, Purpose, int], Tensor], key: Key, batch: 
 def random_starts(
     draw: Callable[[Key, Purpose, int], Tensor], state: ObjectiveState | None, like: Tensor, shape: tuple[int, int, int]
 ) -> tuple[Tensor, ...]:
-    """Return random vectors for each example of each lane; ``shape`` has the examples, the starts and their length."""
+    """Return random vectors for each example of each lane; ``shape`` has the examples, starts and their length."""
     batch, count, length = shape
     draws = example_draws(draw, lane_key(state, like), batch, count * length).to(like)
     return draws.unflatten(-1, (count, length)).expand(len(like), -1, -1, -1).unbind(2)
 
 
 def better(one: Move, other: Move) -> Move:
-    """The move with the larger value, example by example."""
+    """Return the move with the larger value, example by example."""
     wins = other.value > one.value
 
     def pick(old: Tensor, new: Tensor) -> Tensor:

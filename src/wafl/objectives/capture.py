@@ -1,7 +1,7 @@
-"""Questions that a captured CUDA graph cannot ask.
+"""Test values outside captured CUDA graphs, which cannot test them.
 
-A graph is recorded once and replayed without the CPU looking on, so nothing in it may depend on a tensor's value.
-Where a loop would stop early it goes on instead: what has settled stays as it is, so the result is the same.
+A graph is recorded once and replayed without the CPU, so nothing in it may depend on a tensor's value. A loop that
+would stop early continues instead: converged values do not change, so the result is the same.
 """
 
 import torch
@@ -11,17 +11,17 @@ from wafl.base.bounds import Box
 
 
 def capturing() -> bool:
-    """Whether operations are being recorded instead of computed."""
+    """Return whether operations are being recorded and not computed."""
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def everywhere(flags: Tensor) -> bool:
-    """Whether all flags are set; False while capturing, when nobody knows."""
+    """Return whether all flags are set; False while capturing, when the flags are unknown."""
     return not (flags.is_cuda and capturing()) and bool(flags.all())
 
 
 def check_inside(x: Tensor, box: Box | None) -> None:
-    """Refuse examples outside a box that they have to stay in."""
+    """Raise ValueError if examples lie outside a box that they must stay in."""
     if box is None or (x.is_cuda and capturing()):
         return
     low, high = torch.aminmax(x)

@@ -1,4 +1,4 @@
-"""How gamma is learned from a radius: one step of the dual per round."""
+"""Learn gamma from a radius, by one step of the dual per round."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -8,25 +8,25 @@ from typing import Literal
 from wafl.tasks.problem import Problem
 
 AUTO = "auto"
-"""The radius is chosen by :func:`wafl.fit`, on clients that are left out."""
+"""The value of ``radius`` with which :func:`wafl.fit` chooses the radius on held-out clients."""
 FIRST_BALL = 0.1
-"""The part of the radius that training by radius starts with."""
+"""The fraction of the radius with which training starts."""
 LONGEST_WARM_UP = 30
-"""How many rounds the ball takes at most to grow to the radius that was asked for."""
+"""The maximum number of rounds in which the ball grows to the requested radius."""
 
 
 FIRST_EXCESS, FIRST_PACE = 1.0, -1.0
 LEAST_EXCESS = 1e-4
-"""An excess below this part of L becomes 0, and one that is needed again starts from it."""
+"""An excess below this fraction of L becomes 0; an excess that is needed again starts from it."""
 LEAST_PACE, MOST_PACE = 0.05, 1.0
 
 
 def next_excess(excess: float, pace: float, slope: float, cost: float, radius: float) -> tuple[float, float]:
-    """The excess after a round whose labels had this mean cost in a ball of this radius, and the pace of its change.
+    """Return the next excess and the pace of its change, given the labels' mean cost in a ball of this radius.
 
-    The logarithm of the excess changes by the pace times as much as labels cost more than the radius, relatively. The
-    pace is halved whenever the excess turns, and grows by a fifth otherwise; it has the sign of the last change.
-    ``slope`` is the L of the new model, 0 if it is unknown.
+    The logarithm of the excess changes by the pace times the relative difference between the cost and the radius. The
+    pace is halved whenever the excess changes direction, and grows by a fifth otherwise. Its sign is the sign of the
+    last change. ``slope`` is the L of the new model, 0 if it is unknown.
     """
     least = LEAST_EXCESS * (slope or 1.0)
     above = min(1.0, max(-1.0, cost / radius - 1.0))
@@ -40,7 +40,7 @@ def next_excess(excess: float, pace: float, slope: float, cost: float, radius: f
 
 @dataclass(frozen=True)
 class GammaLearner:
-    """Learns gamma from a radius, in a ball that first grows.
+    """A rule that learns gamma from a radius, in a ball that grows at first.
 
     In an endless ball, gamma is the slope of the loss plus an excess that pays for labels (``ball/order_one.py``).
     """
@@ -48,22 +48,22 @@ class GammaLearner:
     radius: float | Literal["auto"]
     power: int
     lowest_gamma: Callable[[Problem], float]
-    """What gamma must not fall below for the model of the first lane."""
+    """The lower limit of gamma for the model of the first lane."""
     endless: bool
-    """Whether the ball has distributions with a little mass as far away as you like."""
+    """Whether the ball has distributions with a little mass at any distance."""
     averages_cost: bool
     """Whether clients report the mean cost of all local steps instead of the cost of the first step."""
     server_side = frozenset({"strict"})
-    """The names of the objective's options that only this uses; they may differ between lanes of one batched run."""
+    """The names of the objective's options that only the server uses; lanes may differ in them."""
 
     @property
     def undecided(self) -> bool:
-        """Whether the radius is still to be chosen, by leaving clients out."""
+        """Whether the radius still has to be chosen, on held-out clients."""
         return self.radius == AUTO
 
     @property
     def target(self) -> float:
-        """The radius as a number; an error if it is still to be chosen."""
+        """The radius as a number; an error if it still has to be chosen."""
         if isinstance(self.radius, str):
             raise ValueError("radius='auto' is chosen by wafl.fit, wafl.sweep and wafl run: give a number here")
         return self.radius
@@ -79,7 +79,7 @@ class GammaLearner:
         return {"gamma": endless, "radius": radius, "excess": endless, "pace": (-MOST_PACE, MOST_PACE)}
 
     def warm_up(self, rounds: int) -> int:
-        """Return over how many of so many rounds the ball grows."""
+        """Return the number of rounds, of ``rounds``, in which the ball grows."""
         return min(LONGEST_WARM_UP, rounds // 3)
 
     def first_scalars(self, scalars: Mapping[str, float], lowest: float, rounds: int) -> dict[str, float]:
@@ -103,12 +103,12 @@ class GammaLearner:
         return {**scalars, "gamma": max(gamma, lowest), "radius": grown}
 
     def next_gamma(self, gamma: float, cost: float, radius: float) -> float:
-        """One step of the dual: gamma falls while the achieved radius is too small and rises while it is too large.
+        """Take one step of the dual: gamma falls while the achieved radius is too small, and rises otherwise.
 
         The dual's derivative in gamma is ``radius^p - cost``. Far above the limit the achieved radius is proportional
-        to ``1 / gamma`` (power 2), so Newton's step in ``log gamma`` is ``log(achieved / radius)``. Upward it is taken
-        whole, and downward by half, because a cohort is a sample; but at least down to where half the radius should be
-        achieved. Gamma at most doubles.
+        to ``1 / gamma`` (power 2), so Newton's step in ``log gamma`` is ``log(achieved / radius)``. Steps upward are
+        taken in full, and steps downward by half, because a cohort is a sample. But a step downward reaches at least
+        the gamma that should achieve half the radius. Gamma at most doubles.
         """
         ratio = cost ** (1.0 / self.power) / radius
         if self.power == 1:  # as gamma falls, one example after another leaves: there is no proportion to go by

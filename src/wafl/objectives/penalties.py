@@ -1,8 +1,8 @@
-"""Objectives that add something to the loss, or correct it for a client's labels: TRADES, CalFAT, IRM and FedSR.
+"""Add a term to the loss, or correct it for a client's labels: TRADES, CalFAT, IRM and FedSR.
 
-IRM (IRMv1, with clients as environments) and FedSR move no example. FedSR makes representations short, so that they
-tell little of an example beyond its class. In its paper the network returns a mean and a spread of the representation;
-here a layer of the network returns the mean, and the spread is one number, so any network will do.
+IRM (IRMv1, with clients as environments) and FedSR move no example. FedSR shortens representations, so that they
+contain little about an example beyond its class. In its paper the network returns a mean and a spread of the
+representation. Here a layer of the network returns the mean, and the spread is one number, so any network is suitable.
 
 A new objective is a class here and a preset in ``methods/penalties.py``.
 """
@@ -28,8 +28,8 @@ from wafl.tasks.problem import Problem
 class Trades(ProjectedAscent):
     """Descend ``loss(x) + beta max KL(p(x), p(x_adv))`` over ``||x_adv - x|| <= epsilon``, p the class probabilities.
 
-    The ascent starts at a random point of the ball, because the divergence is flat at x itself. The gradient goes
-    through both ends of the divergence, as in the paper.
+    The ascent starts at a random point of the ball, because the divergence is flat at x itself. As in the paper, both
+    arguments of the divergence have gradients.
     """
 
     random_start: Annotated[bool, "Start at a random point of the ball."] = True
@@ -38,9 +38,11 @@ class Trades(ProjectedAscent):
     ] = 6.0
 
     def scalars(self) -> dict[str, float]:
+        """Return the scalars of the ascent, and beta."""
         return {**super().scalars(), "beta": self.beta}
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
+        """Return the moved examples, with the terms of the loss and the divergence."""
         check_classes(problem, "TRADES")
         beta = lane_scalar(state, "beta", self.beta, problem.params)[:, None]
         x = dense(x)
@@ -59,13 +61,13 @@ class Trades(ProjectedAscent):
 def within_ball(
     options: ProjectedAscent, problem: Problem, x: Tensor, targets: Tensor, state: ObjectiveState | None
 ) -> Move:
-    """Where in the ball the outputs are farthest from soft targets, by projected gradient ascent."""
+    """Return the points of the ball where the outputs are farthest from soft targets, by projected ascent."""
     inner = part(options, ProjectedAscent)
     return inner(replace(problem, task=problem.task.with_loss(SoftLabels())), x, targets, state)
 
 
 def check_classes(problem: Problem, name: str) -> None:
-    """Refuse a loss that does not make class probabilities of the outputs."""
+    """Raise ValueError unless the loss converts outputs to class probabilities."""
     if not problem.output_loss.logistic:
         raise ValueError(
             f"{name} compares class probabilities: it needs loss='cross_entropy', not {problem.output_loss.name!r}"
@@ -76,15 +78,16 @@ def check_classes(problem: Problem, name: str) -> None:
 class Calibrated(ProjectedAscent):
     """Descend the calibrated cross-entropy at the point of the ball where the calibrated outputs change most.
 
-    Calibrated outputs are ``s + log pi``, where pi holds the shares of the classes among the client's examples. A model
-    with these outputs need not learn the client's own shares, so clients with other classes agree on the rest. The
-    ascent climbs ``KL(p(x), p(x_adv))`` of the calibrated probabilities, as in the paper.
+    Calibrated outputs are ``s + log pi``, where pi contains the shares of the classes among the client's examples. A
+    model with these outputs does not learn the shares of a single client, so clients with different classes agree on
+    the rest. The ascent maximizes ``KL(p(x), p(x_adv))`` of the calibrated probabilities, as in the paper.
     """
 
     random_start: Annotated[bool, "Start at a random point of the ball."] = True
     counts_labels: ClassVar = True
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
+        """Return the moved examples, with the gradient of the calibrated loss."""
         check_classes(problem, "CalFAT")
         x = dense(x)
         at_rest = problem.outputs(x)
@@ -98,7 +101,7 @@ class Calibrated(ProjectedAscent):
 
 
 def _log_shares(state: ObjectiveState | None, outputs: Tensor) -> Tensor:
-    """The logarithms of the clients' shares of the classes ``[L, 1, C]``, 1e-8 at least; 0 if nobody counted."""
+    """Return the logarithms of the clients' class shares ``[L, 1, C]``, at least of 1e-8; 0 without counts."""
     counts = None if state is None else state.label_counts
     if counts is None:
         return outputs.new_zeros(1)
@@ -111,7 +114,7 @@ class Invariant(Objective):
     """Descend ``loss + penalty D^2``, with D the derivative of the batch's loss in a common factor of the outputs.
 
     ``D = d/dw mean loss(w s)`` at ``w = 1`` is the mean of ``<s, gradient of the loss in s>``. The derivative of a mean
-    over a batch is an estimate, so its square is larger than that of all the client's examples.
+    over a batch is an estimate, so its square is larger than the square over all of the client's examples.
     """
 
     penalty: Annotated[
@@ -121,9 +124,11 @@ class Invariant(Objective):
     moves: ClassVar = False
 
     def scalars(self) -> dict[str, float]:
+        """Return the penalty."""
         return {"penalty": self.penalty}
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
+        """Return the examples unmoved, with the terms of the loss and the penalty."""
         check_classes(problem, "IRM")
         x, state = dense(x), state or ObjectiveState()
         outputs, loss = problem.outputs(x), problem.output_loss
@@ -143,12 +148,12 @@ class Invariant(Objective):
 class SimpleRepresentation(Objective):
     """Descend ``E loss(z) + l2 E ||z||^2 + cmi KL(p(z|x), r(z|y))`` with z from ``p(z|x) = N(h(x), noise^2 I)``.
 
-    ``h(x)`` is the output of a layer. One z is drawn per example and step, keyed by the seed; what the two prices are
-    of is computed exactly. A trained model uses ``h(x)`` itself.
+    ``h(x)`` is the output of a layer. One z is drawn per example and step, keyed by the seed; the two penalties are
+    computed exactly. A trained model uses ``h(x)`` itself.
 
     For any ``r(z|y) = N(m_y, s_y^2)``, the mean divergence is at least the conditional mutual information between z and
-    x given y. Each client learns its own r, as in the authors' code: ``m_y`` starts at 0 and ``s_y = softplus(t_y)`` at
-    ``t_y = 1``, both descend the same objective at the learning rate, without momentum, and stay with the client
+    x given y. Each client learns its r, as in the authors' code: ``m_y`` starts at 0 and ``s_y = softplus(t_y)`` at
+    ``t_y = 1``. Both descend the same objective at the learning rate, without momentum, and stay with the client
     between rounds. The authors' code also learns a factor of z within the divergence; the paper has none.
     """
 
@@ -173,13 +178,15 @@ class SimpleRepresentation(Objective):
         check_space(self.space, None)
 
     def scalars(self) -> dict[str, float]:
+        """Return the two penalties and the noise."""
         return {"l2": self.l2, "cmi": self.cmi, "noise": self.noise}
 
     def initial_memory(self, problem: Problem, x: Tensor) -> Tensor:
-        """The reference r of a client: ``m_y`` of all classes, then their ``t_y``."""
+        """Return the client's reference r: ``m_y`` of all classes, then their ``t_y``."""
         return _reference(problem.outputs(x).shape[-1], self._at_rest(problem, x).flatten(2).shape[-1])
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
+        """Return the sampled representations, with the loss's terms and the next reference r."""
         loss = problem.output_loss
         if loss.labels != "classes":
             raise ValueError(f"FedSR has a reference for each class: it needs loss='cross_entropy', not {loss.name!r}")

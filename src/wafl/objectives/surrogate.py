@@ -1,4 +1,4 @@
-"""phi_gamma of given examples: value, maximizer, achieved radius, concavity."""
+"""Compute phi_gamma of given examples: value, maximizer, achieved radius, concavity."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -18,23 +18,31 @@ from wafl.tasks.task import Loss
 
 
 class Trained(Protocol):
-    """A model with the loss it was trained with, such as a :class:`wafl.Run`."""
+    """A model with its training loss, such as a :class:`wafl.Run`."""
 
     @property
-    def module(self) -> nn.Module: ...
+    def module(self) -> nn.Module:
+        """The model."""
+        ...
+
     @property
-    def layout(self) -> Layout: ...
+    def layout(self) -> Layout:
+        """The layout of its parameters."""
+        ...
+
     @property
-    def loss(self) -> Loss: ...
+    def loss(self) -> Loss:
+        """The loss of its training."""
+        ...
 
 
 @dataclass(frozen=True)
 class RobustLoss:
-    """One ``value``, ``x_adv`` and ``y_adv`` per example; ``achieved_radius`` is the root mean cost of moving there.
+    """The robust loss: one ``value``, ``x_adv`` and ``y_adv`` per example.
 
-    ``converged`` says for each example whether the ascent reached its fixed point. ``concave`` says whether that is
-    certain to be the maximum: True if the inner problem is concave, False if it is not (``value`` is then a lower
-    bound), None if the model's curvature is unknown.
+    ``achieved_radius`` is the root mean cost of the moves. ``converged`` tells for each example whether the ascent
+    reached its fixed point. ``concave`` tells whether this point is certain to be the maximum: True if the inner
+    problem is concave, False if it is not (``value`` is then a lower bound), None if the model's curvature is unknown.
     """
 
     value: Tensor
@@ -61,22 +69,22 @@ def robust_loss(
     loss: Loss | None = None,
     seed: int = 0,
 ) -> RobustLoss:
-    """``phi_gamma(z) = sup over z' of loss(z') - gamma d^p(z', z)`` for each example z.
+    """Compute ``phi_gamma(z) = sup over z' of loss(z') - gamma d^p(z', z)`` for each example z.
 
     Args:
-        model: a model, or a run, which brings its own loss.
-        x: examples ``[N, ...]``.
+        model: a model, or a run, which brings its loss.
+        x: the examples ``[N, ...]``.
         y: their labels ``[N]``, or regression targets.
         gamma: the price of transport; a smaller gamma is a larger ball.
         norm: the ground norm, 1, 2 or inf.
         power: the order of the transport cost, 1 or 2.
         label_cost: the price of changing a label; inf keeps labels fixed.
-        steps: the most steps of the inner ascent.
-        tolerance: how close to its fixed point an example stops, relative to its move; 0 takes all steps.
-        restarts: random starts in addition to the example itself.
-        bounds: a box ``(low, high)`` that moved examples stay in.
-        loss: the loss to use instead of the run's own; cross-entropy for a plain model.
-        seed: of the random starts.
+        steps: the maximum number of steps of the inner ascent.
+        tolerance: the distance from its fixed point at which an example stops, relative to its move; 0 takes all steps.
+        restarts: the number of random starts in addition to the example itself.
+        bounds: a box ``(low, high)`` that limits moved examples.
+        loss: the loss to use instead of the run's loss; cross-entropy for a plain model.
+        seed: the seed of the random starts.
 
     >>> import torch, wafl
     >>> model = torch.nn.Linear(2, 2)
@@ -102,7 +110,10 @@ def robust_loss(
 def single_lane(
     model: nn.Module | Trained, x: Any, y: Any, loss: Loss | None = None, num_classes: int | None = None
 ) -> tuple[Problem, Tensor, Tensor]:
-    """A model and arrays as a problem of one lane; by default with the run's loss, or cross-entropy, and its labels."""
+    """Return a model and arrays as a problem of one lane with its inputs and labels.
+
+    The default loss is the run's loss, or cross-entropy.
+    """
     layout = None
     if not isinstance(model, nn.Module):
         loss = loss if loss is not None else model.loss
@@ -127,7 +138,7 @@ def single_lane(
 
 
 def move_one_lane(objective: Objective, problem: Problem, x: Tensor, y: Tensor, seed: int = 0) -> Move:
-    """Where an objective moves the examples of one lane, with random starts from the seed."""
+    """Return the move of one lane's examples, with random starts from the seed."""
     check_seed(seed)
     key = Key(*(torch.tensor([value], device=x.device) for value in (seed, 0, 0, 0)))
     return objective(problem, x, y, ObjectiveState(key=key))

@@ -1,4 +1,4 @@
-"""What the parts of a method are made of: their base classes, messages, the schedule, lengths of updates.
+"""Define the base of a method's parts: base classes, messages, the schedule, lengths of updates.
 
-Objectives, weights, servers, local steps and rounds build on it; it knows none of them.
+Objectives, weights, servers, local steps and rounds import this folder; it imports none of them.
 """

@@ -1,4 +1,4 @@
-"""What a rule for the client weights lambda is: derive from :class:`ClientWeights` to write your own."""
+"""Define rules for the client weights lambda; derive from :class:`ClientWeights` to write your own."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from wafl.parts.schedule import Schedule
 
 @record
 class Round:
-    """What a rule knows about a round."""
+    """The facts about a round that a rule can use."""
 
     number: Annotated[int, "The round, counted from 0."]
     seed: Annotated[int, "The seed of the run."]
@@ -36,7 +36,7 @@ class Round:
 
 @record
 class Cohort:
-    """Who trains in a round."""
+    """The clients that train in a round."""
 
     clients: Annotated[tuple[int, ...], "The clients, in ascending order."]
     weights: Annotated[Tensor, "How much each of them counts in the mean; only the ratios matter."]
@@ -44,7 +44,7 @@ class Cohort:
 
 @frozen
 class LossQuery:
-    """Who reports a loss in a round, and where."""
+    """The clients that report a loss in a round, and the step at which they compute it."""
 
     clients: Annotated[tuple[int, ...], "The clients to ask."]
     step: Annotated[
@@ -56,72 +56,82 @@ class LossQuery:
 
 
 class ClientWeights(Part, ABC):
-    """A rule that gives each client a weight: write :meth:`initial`, :meth:`learn` if it learns, and what differs."""
+    """A rule that gives each client a weight: write :meth:`initial`, and :meth:`learn` if it learns."""
 
     slot = "client_weights"
     asks_everyone: ClassVar[bool] = False
-    """Whether it refuses a cohort that is not everyone."""
+    """Whether the cohort must contain all clients."""
     takes_one_step: ClassVar[bool] = False
-    """Whether it refuses more than one local step per round."""
+    """Whether a round must have a single local step."""
     remembers_losses: ClassVar[bool] = False
-    """Whether :meth:`learn` is given the losses of the round before."""
+    """Whether :meth:`learn` receives the losses of the previous round."""
     judges_ends: ClassVar[bool] = False
-    """Whether what clients send with their model is its loss on all their examples, and not that of their start; these
-    are the losses that the next round remembers.
+    """If True, clients report the loss of their *trained* model on all their examples, for the next round.
+
+    Otherwise, they report the loss before training.
     """
     counts_rounds: ClassVar[bool] = False
-    """Whether :meth:`learn` depends on the number of all rounds, so that none can be added later."""
+    """Whether :meth:`learn` depends on the total number of rounds, so that none can be added later."""
     equal: ClassVar[bool] = False
-    """Whether all clients always count the same."""
+    """Whether all clients always have the same weight."""
     climbs: ClassVar[bool] = False
-    """Whether it has a ``step_size``."""
+    """Whether the rule has a ``step_size``."""
 
     @abstractmethod
     def initial(self, num_examples: Sequence[int]) -> Tensor:
-        """The weights before the first round, one per client: float64, summing to 1; a size may be 0, unknown."""
+        """Return the weights before the first round, one per client: float64, summing to 1.
+
+        A size may be 0, which means unknown.
+        """
 
     def enlarged(self, weights: Tensor, num_examples: Sequence[int]) -> Tensor:
-        """The weights once the last of these clients have joined; by default as if they had always been there."""
+        """Return the weights after the last of these clients have joined.
+
+        By default, these are the weights as if the clients had been there from the start.
+        """
         return self.initial(num_examples)
 
     @property
     def closed(self) -> bool:
-        """Whether it is about the clients of the start alone, so that no other may join."""
+        """Whether the rule is for the first clients only, so that no other client may join."""
         return False
 
     def needs_sizes(self, local_steps: int | None) -> bool:
-        """Whether a server must know how many examples each client has; ``local_steps`` is None for epochs."""
+        """Return whether a server must know the clients' sizes; ``local_steps`` is None for epochs."""
         return True
 
     def check(self, schedule: Schedule, num_clients: int) -> None:
         """Raise an error if the rule cannot work with this schedule."""
 
     def draw(self, weights: Tensor, round: Round) -> Cohort:
-        """The clients that train in a round, given the current weights of all clients; by default drawn uniformly."""
+        """Return the clients that train in a round, given all current weights; by default drawn uniformly."""
         clients = uniform_cohort(round)
         return Cohort(clients, weights[list(clients)])
 
     def loss_query(self, round: Round) -> LossQuery | None:
-        """Who reports a loss in a query of its own; None for a rule that needs none, or those that come with models."""
+        """Return the separate query for losses.
+
+        None if the rule needs no losses, or only the losses that come with models.
+        """
         return None
 
     def learn(self, weights: Tensor, clients: Sequence[int], losses: Tensor, round: Round) -> Tensor:
-        """The next weights; by default the same.
+        """Return the next weights; by default, the current weights.
 
         Args:
             weights: the current weights of all clients.
             clients: the clients that reported.
-            losses: one loss for each of them.
-            round: the round they were asked in.
+            losses: the loss of each of these clients.
+            round: the round of the query.
         """
         return weights
 
     def damping(self, weights: Tensor, losses: Tensor, squared_lengths: Tensor, rate: float) -> float:
-        """The share of the server's step that is taken, in (0, 1], by a rule that asks for losses before training.
+        """Return the fraction of the server's step to take, in (0, 1], for a rule that requests losses before training.
 
         Args:
-            weights: how much each reply counts; they sum to 1.
-            losses: what each of these clients reported before it trained.
+            weights: the weights of the replies, which sum to 1.
+            losses: the losses that these clients reported before training.
             squared_lengths: the squared length of each client's update.
             rate: the learning rate of the clients.
         """
@@ -129,28 +139,28 @@ class ClientWeights(Part, ABC):
 
     @property
     def learns(self) -> bool:
-        """Whether its weights change with the losses: whether it has a :meth:`learn` of its own."""
+        """Whether the weights change with the losses, that is, whether the rule overrides :meth:`learn`."""
         return type(self).learn is not ClientWeights.learn
 
     @property
     def damps(self) -> bool:
-        """Whether it shortens the server's step: whether it has a :meth:`damping` of its own."""
+        """Whether the rule shortens the server's step, that is, whether it overrides :meth:`damping`."""
         return type(self).damping is not ClientWeights.damping
 
     @property
     def asks_losses(self) -> bool:
-        """Whether it may ask for losses in a query of their own."""
+        """Whether the rule may send a separate query for losses."""
         return type(self).loss_query is not ClientWeights.loss_query
 
     @property
     def asks_first(self) -> bool:
-        """Whether it asks for losses before a round trains."""
+        """Whether the rule requests losses before a round trains."""
         query = self.loss_query(Round(0, 0, 1, 1, 1))
         return query is not None and query.step == 0
 
 
 def uniform_cohort(round: Round, purpose: Purpose = Purpose.COHORT) -> tuple[int, ...]:
-    """The clients of a round, drawn uniformly without replacement, ascending; a smaller cohort lies in a larger one."""
+    """Draw a round's clients uniformly without replacement, in order; a smaller cohort is part of a larger one."""
     if round.cohort == round.num_clients:
         return tuple(range(round.num_clients))
     return _drawn(round.seed, purpose, round.num_clients, round.cohort, round.number)
@@ -162,7 +172,7 @@ def _drawn(seed: int, purpose: Purpose, num_clients: int, cohort: int, number: i
 
 
 def normalized(values: Sequence[float]) -> Tensor:
-    """Weights in double precision that sum to 1."""
+    """Return the weights in double precision, scaled to sum to 1."""
     weights = torch.tensor(values, dtype=torch.float64)
     weights = weights / weights.max()  # otherwise the sum of huge weights would overflow
     return weights / weights.sum()

@@ -1,9 +1,10 @@
-"""A random order of many, of which a few cost only themselves.
+"""Draw a few items from a random order of many, at the cost of the few.
 
 A generalized Feistel cipher with cycle walking (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA
-2002). The places ``0 .. total-1`` lie in a grid of ``rows x columns``, just large enough. A turn moves each place along
-its column by a random amount that depends on the column alone, the next turn along its row; each turn can be undone, so
-all of them together are a permutation of the grid. A place that leaves ``0 .. total-1`` walks on until it is back.
+2002). The positions ``0 .. total-1`` lie in a grid of ``rows x columns``, just large enough. One turn moves each
+position along its column by a random amount that depends only on the column, and the next turn along its row. Each turn
+can be undone, so all turns together are a permutation of the grid. A position that leaves ``0 .. total-1`` moves on
+until it is back.
 """
 
 import math
@@ -17,18 +18,19 @@ from wafl.base.random import Purpose, philox_array
 Integers = NDArray[np.int64]
 
 TURNS = 16
-"""Two turns make each place uniform, and two more bring pairs closer to uniform by a factor of ``rows * columns``.
+"""The number of turns.
 
-Six would do for many clients. The other ten are for the smallest grids, where walking slows this down to a factor of
-two: with 16 turns, what is drawn of up to 6 clients is within 0.0005 of uniform (total variation, over all keys).
+Two turns make each position uniform, and two more bring pairs closer to uniform by a factor of ``rows * columns``. Six
+are enough for many clients. The other ten are for the smallest grids, where walking reduces this factor to two: with 16
+turns, draws of up to 6 clients are within 0.0005 of uniform (total variation, over all keys).
 """
 
 TABLE = 1024
-"""Up to this many rows, one call draws the amounts of all turns; otherwise each turn draws those it meets."""
+"""The maximum number of rows for which one call draws the amounts of all turns; otherwise each turn draws its own."""
 
 
 def first(seed: int, purpose: Purpose, total: int, count: int, round: int = 0) -> list[int]:
-    """The first ``count`` of a random order of ``0 .. total-1``; the work is bounded whatever ``total`` is."""
+    """Return the first ``count`` items of a random order of ``0 .. total-1``, with work independent of ``total``."""
     rows = math.isqrt(total - 1) + 1
     columns = -(-total // rows)
     amounts = _amounts(seed, purpose, round, rows)
@@ -47,7 +49,7 @@ def _permuted(positions: Integers, rows: int, columns: int, amounts: Callable[[i
 
 
 def _amounts(seed: int, purpose: Purpose, round: int, largest: int) -> Callable[[int, Integers], Integers]:
-    """Random words, one for each turn and each row or column."""
+    """Return a function that draws random words, one for each turn and each row or column."""
     key, (at, client) = (seed, int(purpose)), (np.array([round]), np.array([0]))
 
     def draw(turn: Integers, coordinate: Integers) -> Integers:

@@ -1,6 +1,6 @@
-"""Lengths and inner products of updates, and shortening those that are far longer than most.
+"""Compute lengths and inner products of updates, and shorten updates that are far longer than most.
 
-``servers/averaging.py`` names the paper (Clipped). Wide matrices are read a few columns at a time to keep copies small.
+``servers/averaging.py`` cites the paper (Clipped). Wide matrices are read a few columns at a time to keep copies small.
 """
 
 import math
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 NUMBERS = 2**22
-"""Numbers of the matrix in one part."""
+"""The number of matrix entries in one part."""
 
 
 def by_columns(work: Callable[..., Tensor], rows: Tensor, *vectors: Tensor) -> list[Tensor]:
-    """What ``work`` makes of each part of the columns of ``rows [n, P]``, and of the same part of each vector."""
+    """Return the results of ``work`` for each group of columns of ``rows [n, P]`` and of each vector."""
     width = max(1, NUMBERS // len(rows))
     return [
         work(part, *parts)
@@ -24,7 +24,7 @@ def by_columns(work: Callable[..., Tensor], rows: Tensor, *vectors: Tensor) -> l
 
 
 def gram(rows: Tensor, start: Tensor) -> Tensor:
-    """The inner products ``[n, n]`` of the rows, measured from ``start``, in double precision."""
+    """Return the inner products ``[n, n]`` of the rows, relative to ``start``, in double precision."""
 
     def products(part: Tensor, begin: Tensor) -> Tensor:
         deltas = part.double() - begin.double()
@@ -34,13 +34,13 @@ def gram(rows: Tensor, start: Tensor) -> Tensor:
 
 
 def lengths_of(start: Tensor, models: Tensor) -> Tensor:
-    """The l2 length of each update, ``models [n, P]`` minus ``start``, in double precision, which does not overflow."""
+    """Return the l2 length of each update, ``models [n, P]`` minus ``start``, in double precision without overflow."""
     squares = by_columns(lambda part, begin: (part.double() - begin.double()).square().sum(1), models, start)
     return torch.stack(squares).sum(0).sqrt()
 
 
 def by_node(values: Tensor, nodes: Sequence[int]) -> Tensor:
-    """One value per node, the lower median of its clients'; without ``nodes`` every client is by itself."""
+    """Return one value per node, the lower median of its clients' values; without ``nodes``, each client is a node."""
     if len(set(nodes)) == len(nodes):
         return values
     numbers = torch.tensor(nodes)
@@ -48,9 +48,9 @@ def by_node(values: Tensor, nodes: Sequence[int]) -> Tensor:
 
 
 def longest_of(lengths: Tensor, multiple: float, nodes: Sequence[int] = ()) -> float:
-    """``multiple`` times the median length, above which an update is too long; infinity if nobody can be compared.
+    """Return ``multiple`` times the median length, the limit of an update's length; infinity for fewer than two.
 
-    Every node has one vote, whatever its clients claim to weigh. Of an even number of lengths the median is the lower
+    Every node has one vote, whatever weight its clients claim. Of an even number of lengths the median is the lower
     middle one, so of two updates the longer is compared with the shorter. Nodes that did not move have no vote.
     """
     votes = by_node(lengths, nodes)
@@ -59,7 +59,7 @@ def longest_of(lengths: Tensor, multiple: float, nodes: Sequence[int] = ()) -> f
 
 
 def shortened(start: Tensor, models: Tensor, lengths: Tensor, longest: Tensor) -> Tensor:
-    """The models with updates of at most these lengths; if none is longer, the same bits."""
+    """Return the models with updates of at most these lengths; if none is longer, the same bits."""
     long = lengths > longest
     if not bool(long.any()):
         return models

@@ -1,4 +1,4 @@
-"""What a local step is: the base class of what clients do with a gradient, and what it is given."""
+"""Define local steps: the base class of the clients' use of a gradient, and its input."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
@@ -17,7 +17,7 @@ def _outside(params: Tensor) -> Tensor:
 
 @record
 class LocalState:
-    """What a local step is given, for all lanes at once."""
+    """The input of a local step, for all lanes at once."""
 
     start: Annotated[Tensor, "The parameters that the server sent, ``[L, P]``."]
     params: Annotated[Tensor, "The parameters now, ``[L, P]``."]
@@ -36,7 +36,7 @@ class LocalState:
 
 @record
 class Outcome:
-    """How a client's round ends."""
+    """The result of a client's round."""
 
     memory: Annotated[Tensor | None, "What the client keeps until its next round, ``[L, M]``."] = None
     vectors: Annotated[Vectors, "What it sends in addition to its parameters, each ``[L, P]``."] = field(
@@ -45,21 +45,21 @@ class Outcome:
 
 
 class LocalStep(Part):
-    """A rule for local steps, by default plain descent without memory or vectors: derive, and override what differs.
+    """A rule for local steps, by default plain descent without memory or vectors: derive and override.
 
     Clients call begin, direction and end; the server calls check, initial_vectors, tell_reports and tell.
     """
 
     slot = "local"
     gradients: ClassVar[int] = 1
-    """How many gradients one step takes: the one that :meth:`direction` is given, and those that it asks for."""
+    """The number of gradients per step: the argument of :meth:`direction`, and the gradients that it requests."""
     sends: ClassVar[tuple[str, ...]] = ()
     """The names of the vectors that :meth:`end` sends."""
     reports: ClassVar[tuple[str, ...]] = ()
-    """The names of the vectors that clients send with a loss that is asked for before training."""
+    """The names of the vectors that clients send with a loss before training."""
 
     def check(self, client_weights: ClientWeights) -> None:
-        """Refuse a rule for the client weights that it cannot work with."""
+        """Raise ValueError if the step cannot work with this rule for the client weights."""
         if self.reports and not client_weights.asks_first:
             raise ValueError(
                 f"local={self} needs client weights that ask for losses before a round trains, not "
@@ -68,33 +68,36 @@ class LocalStep(Part):
             )
 
     def scalars(self) -> dict[str, float]:
-        """The hyperparameters that may differ between lanes of one batched run."""
+        """Return the hyperparameters that may differ between lanes of one batched run."""
         return {}
 
     def initial_memory(self, params: Tensor) -> Tensor | None:
-        """What a client holds before it first takes part, as one vector; None for a step without memory."""
+        """Return a client's memory before its first round, as one vector; None for a step without memory."""
         return None
 
     def begin(self, state: LocalState) -> Mapping[str, Tensor]:
-        """The carry before the first step, each tensor with one row per lane."""
+        """Return the carry before the first step, each tensor with one row per lane."""
         return {}
 
     def direction(self, gradient: Tensor, state: LocalState) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """What to descend along instead of the gradient ``[L, P]``, and the new carry; finished lanes keep theirs."""
+        """Return the direction that replaces the gradient ``[L, P]``, and the new carry.
+
+        Finished lanes keep their carry.
+        """
         return gradient, state.carry
 
     def end(self, state: LocalState, steps: Tensor) -> Outcome:
-        """What to keep and to send after the last step; ``steps [L, 1]`` is how many each lane took."""
+        """Return the memory and the vectors after the last step; ``steps [L, 1]`` is the number of steps per lane."""
         return Outcome(state.memory)
 
     def initial_vectors(self, params: Tensor) -> Vectors:
-        """What the server remembers for this rule, and sends with the parameters."""
+        """Return the server's vectors for this rule, which it sends with the parameters."""
         return {}
 
     def tell_reports(self, vectors: Vectors, replies: Replies, client_weights: Tensor) -> Vectors:
-        """The server's vectors once clients have reported; ``client_weights`` are those that the losses led to."""
+        """Return the server's vectors after the reports; ``client_weights`` follow from the losses."""
         return vectors
 
     def tell(self, vectors: Vectors, query: Query, replies: Replies, client_weights: Tensor) -> Vectors:
-        """The server's vectors after a round; ``client_weights`` are those of the clients that replied."""
+        """Return the server's vectors after a round; ``client_weights`` are the weights of the replying clients."""
         return vectors

@@ -1,4 +1,4 @@
-"""What server and clients send each other, and what the server remembers: plain data with named vectors."""
+"""Define the messages between server and clients, and the server's state: plain data with named vectors."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,16 +10,16 @@ from torch import Tensor
 from wafl.base.options import record
 
 PARAMS = "params"
-"""The vector that every client sends back after training: where its parameters ended."""
+"""The vector that every client sends after training: its trained parameters."""
 GRADIENT = "gradient"
-"""A vector that clients may send with the loss that they report before training: the gradient on all their examples."""
+"""A vector that clients may send with a loss before training: the gradient on all their examples."""
 Vectors = Mapping[str, Tensor]
-"""Vectors as long as the parameters, by name."""
+"""Vectors of the same length as the parameters, by name."""
 
 
 @record
 class State:
-    """All that a server remembers between queries: plain data, so a checkpoint is the state."""
+    """The server's whole state between queries; it is plain data, so a checkpoint is the state."""
 
     round: Annotated[int, "The round that comes next, or is under way."]
     params: Annotated[Tensor, "The model, one vector ``[P]``."]
@@ -34,7 +34,7 @@ class State:
 
 @record
 class Query:
-    """Work asked of clients: to train from ``params``, or to report their loss there."""
+    """Work for clients: to train from ``params``, or to report their loss there."""
 
     kind: Annotated[Literal["train", "loss"], '``"train"`` or ``"loss"``.']
     round: Annotated[int, "The number of the round."]
@@ -59,7 +59,7 @@ class Query:
     ] = ()
 
     def only(self, indices: Sequence[int]) -> Self:
-        """Return the same query to the clients at these indices alone."""
+        """Return the same query to only the clients at these indices."""
         clients = tuple(self.clients[index] for index in indices)
         nodes = tuple(self.nodes[index] for index in indices) if self.nodes else ()
         return replace(self, clients=clients, weights=self.weights[list(indices)], nodes=nodes)
@@ -72,7 +72,7 @@ class Query:
 
 @record
 class Replies:
-    """What clients send back, one row each; means are over a first batch in training, otherwise over all examples."""
+    """The clients' replies, one row each; in training, means are over a first batch, otherwise over all examples."""
 
     clients: Annotated[tuple[int, ...], "The clients that replied, in the order of the rows."]
     loss: Annotated[Tensor, "The mean of what each client minimizes, at the parameters it was sent."]
@@ -83,12 +83,13 @@ class Replies:
 
     @property
     def params(self) -> Tensor:
+        """The trained parameters, one row per client."""
         return self.vectors[PARAMS]
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What one client sends back; see :class:`Replies`."""
+    """One client's reply; see :class:`Replies`."""
 
     client: int
     loss: Tensor
@@ -97,21 +98,21 @@ class Reply:
 
 
 def weighted_mean(weights: Tensor, rows: Tensor) -> Tensor:
-    """``sum_i w_i row_i / sum_i w_i``."""
+    """Return ``sum_i w_i row_i / sum_i w_i``."""
     return (weights / weights.sum()).to(rows) @ rows
 
 
 def mean_reply(query: Query, values: Tensor) -> float:
-    """The mean of one number per client, weighted like the replies, or equally if no reply has any weight."""
+    """Return the mean of one number per client, weighted like the replies, or equally if all weights are 0."""
     weights = query.weights if float(query.weights.sum()) > 0 else torch.ones_like(query.weights)
     return float((weights / weights.sum()) @ values.to(weights))
 
 
 def named(owner: str, vectors: Vectors) -> dict[str, Tensor]:
-    """Vectors under names that say which part of the method they belong to."""
+    """Return vectors under names that start with the part of the method that owns them."""
     return {f"{owner}.{name}": value for name, value in vectors.items()}
 
 
 def owned(owner: str, vectors: Vectors) -> dict[str, Tensor]:
-    """The vectors of one part of the method, under the names that the part gave them."""
+    """Return the vectors of one part of the method, under the part's names."""
     return {name.removeprefix(f"{owner}."): value for name, value in vectors.items() if name.startswith(f"{owner}.")}

@@ -1,4 +1,4 @@
-"""How clients work together: rounds, cohort, local work, learning rate."""
+"""Define the schedule of training: rounds, cohort, local work, learning rate."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ from wafl.tasks.modes.statistics import AVERAGED, FEDBN, FROZEN, PER_CLIENT
 
 @dataclass(frozen=True)
 class LocalWork:
-    """What a client does in a round: a number of steps, or of epochs; ``batch_size=None`` takes all its examples."""
+    """A client's work in a round: a number of steps or epochs; ``batch_size=None`` uses all examples in each step."""
 
     local_steps: int | None
     local_epochs: int | None
@@ -36,20 +36,20 @@ class LocalWork:
     flip: float = 0.0
 
     def num_steps(self, num_examples: Sequence[int]) -> list[int]:
-        """The number of local steps of each client."""
+        """Return the number of local steps of each client."""
         if self.local_steps is not None:
             return [self.local_steps] * len(num_examples)
         assert self.local_epochs is not None
         return [self.local_epochs * self.steps_per_epoch(count) for count in num_examples]
 
     def steps_per_epoch(self, count: int) -> int:
-        """The number of batches that a client with ``count`` examples cuts them into."""
+        """Return the number of batches of a client with ``count`` examples."""
         return 1 if self.batch_size is None else math.ceil(count / self.batch_size)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """How clients work together."""
+    """The schedule of training."""
 
     rounds: Annotated[int, Count(), "The number of rounds."]
     cohort: Annotated[int | None, Count(), "Clients per round; by default all of them."] = None
@@ -116,23 +116,24 @@ class Schedule:
 
     @property
     def local_work(self) -> LocalWork:
+        """The work of a client in a round."""
         work = self.local_steps, self.local_epochs, self.batch_size, self.statistics, self.precision
         return LocalWork(*work, self.deterministic, self.shift, self.flip)
 
     def scalars(self, round: int) -> dict[str, float]:
-        """The numbers that clients are sent for a round."""
+        """Return the numbers that the server sends to clients for a round."""
         clip = {} if self.clip_norm is None else {"clip_norm": self.clip_norm}
         decay = {"momentum": self.momentum, "weight_decay": self.weight_decay}
         smoothing = {"label_smoothing": self.label_smoothing} if self.label_smoothing else {}
         return {"learning_rate": self.rate(round), **decay, **smoothing, **clip}
 
     def rate(self, round: int) -> float:
-        """The learning rate of a round."""
+        """Return the learning rate of a round."""
         return in_round("learning_rate", self.learning_rate, round)
 
 
 def make_schedule(options: Mapping[str, Any]) -> Schedule:
-    """The schedule with these options; an error with the name that was meant if there is no such option."""
+    """Return the schedule with these options; raise an error with the closest name for an unknown option."""
     known = [field.name for field in fields(Schedule)]
     for name in options:
         if name not in known:

@@ -1,4 +1,4 @@
-"""The base classes of servers, which turn the clients' replies into the next model, and what a server is given."""
+"""Define the base classes of servers, which turn the clients' replies into the next model, and their input."""
 
 from abc import ABC, abstractmethod
 from dataclasses import field
@@ -12,9 +12,9 @@ from wafl.parts.messages import Vectors, weighted_mean
 
 @record
 class Update:
-    """One round's replies: n rows, one per client, or one per node if the server asks for that.
+    """One round's replies: n rows, one per client, or one per node if the server requests it.
 
-    The running statistics of BatchNorm layers are not part of it: their weighted mean is always the next value.
+    The running statistics of BatchNorm layers are excluded: their next value is always their weighted mean.
     """
 
     start: Annotated[Tensor, "The server's model, from which the clients started, ``[P]``."]
@@ -45,7 +45,7 @@ class Update:
 
     @property
     def deltas(self) -> Tensor:
-        """How far each client moved from the server's model, ``[n, P]``."""
+        """The move of each client from the server's model, ``[n, P]``."""
         return self.params - self.start
 
     def mean(self, rows: Tensor | None = None) -> Tensor:
@@ -76,7 +76,7 @@ class Server(Part, ABC):
     optimizer: Optimizer | None = None
     """The optimizer that steps to the aggregate; None for a server without one."""
     one_per_node: ClassVar[bool] = True
-    """If True, the clients of a node are merged into one row, so a node has one vote however many clients it has."""
+    """If True, the clients of a node are merged into one row, so each node has one vote."""
 
     @property
     def averages(self) -> bool:
@@ -84,9 +84,10 @@ class Server(Part, ABC):
         return False
 
     def needs_sizes(self, local_steps: int | None) -> bool:
-        """Return whether it uses ``update.sizes``, or ``update.steps`` with local epochs (``local_steps`` is None).
+        """Return whether the server uses ``update.sizes``, or ``update.steps`` with local epochs.
 
-        Clients then tell the server how many examples they have, whatever the client weights are.
+        Clients then tell the server their numbers of examples, whatever the client weights are. ``local_steps`` is None
+        with local epochs.
         """
         return False
 

@@ -1,7 +1,7 @@
-"""What a client has answered about the next client, so that asking again reveals no more.
+"""Record a client's answers about the next client, so that repeated questions reveal no more.
 
-After a client's examples changed, it answers again only if enough of them did: the difference of two answers about
-nearly the same examples would reveal the few that differ.
+After a client's examples changed, it answers again only if enough of them did. Otherwise, the difference of two answers
+would reveal the few changed examples.
 """
 
 import json
@@ -17,7 +17,7 @@ from wafl.data.examples import CHUNK
 from wafl.data.federation import Federation
 
 ENOUGH = 20
-"""How many examples must have changed before a client answers again."""
+"""The number of examples that must change before a client answers again."""
 
 PATIENCE = 60.0
 """Seconds to wait for another process that answers for the same client."""
@@ -28,22 +28,22 @@ class AnsweredBeforeError(ValueError):
 
 
 class Answered:
-    """Records of what clients have answered, in a folder."""
+    """Records of clients' answers, in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "answered"
 
     @contextmanager
     def once(self, who: str, about: str, client: Federation, *, other: str | None) -> Generator[None, None, None]:
-        """A block that answers: it is recorded at its end.
+        """Record an answer at the end of the block.
 
         Raises AnsweredBeforeError at the start if too few examples of the client have changed since it answered.
 
         Args:
             who: the client.
-            about: what it is asked.
+            about: the question.
             client: its examples.
-            other: the end of the error if it has answered about something else; None if it may answer about that too.
+            other: the end of the error if it has answered another question; None to allow this.
         """
         file, rows = self._folder / f"{sha256(who.encode()).hexdigest()[:32]}.json", _digests(client)
         self._folder.mkdir(parents=True, exist_ok=True)

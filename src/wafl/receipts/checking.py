@@ -1,4 +1,4 @@
-"""What was merged, checked: by anyone from the receipts, and by a site from its own data."""
+"""Check merged results: anyone from the receipts, and a site from its data."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -27,16 +27,16 @@ def verify(
     client: str | None = None,
     loss: Loss | None = None,
 ) -> CheckedMerge:
-    """Check the signatures, ranks and sums of a file that :func:`merge` wrote, with code of its own.
+    """Check the signatures, ranks and sums of a file of :func:`merge`, with independent code.
 
     Args:
         file: the file.
         receipts: the files of the receipts, or a folder of them; without them, replies are only attested.
         key: the file of the owner's public key, which must have signed the request.
         model: the model, with `data`.
-        data: one client: a site's own examples, from which its numbers are computed again.
+        data: one client: a site's examples, to recompute its numbers.
         client: the name of this site in the request; by default the name of the client.
-        loss: the loss; by default the run's own, or cross-entropy.
+        loss: the loss; by default the run's loss, or cross-entropy.
     """
     merged = read(Merged, Path(file))
     checked = check(merged, None if receipts is None else receipt_files(receipts), key)

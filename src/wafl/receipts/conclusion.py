@@ -1,9 +1,9 @@
-"""What follows from the replies of calibration clients: statements about the next client.
+"""Derive statements about the next client from the replies of calibration clients.
 
-There are K clients of the population: all that were invited, except those that said that they have too few examples.
-Each client without a usable reply counts as infinity. Client k has a number c_k. With probability `confidence`, the
-next client's number is at most the c_k with rank ``ceil(confidence (K + 1)) + liars``. For its distribution, c_k is an
-upper bound that also allows for the client's own draw of examples; half of the probability of a failure pays for it.
+There are K clients of the population: all invited clients, except clients that reported too few examples. Each client
+without a usable reply counts as infinity. Client k has a number c_k. With probability `confidence`, the next client's
+number is at most the c_k with rank ``ceil(confidence (K + 1)) + liars``. For its distribution, c_k is an upper bound
+that also allows for the client's sampling error; half of the probability of a failure pays for it.
 """
 
 import json
@@ -30,7 +30,7 @@ NOUNS = {"loss": "loss", "error": "error rate"}
 
 @dataclass(frozen=True)
 class Statement:
-    """One statement about the next client, which holds by itself."""
+    """One statement about the next client, valid separately from the others."""
 
     kind: Literal["next", "sets"]
     radius: float
@@ -38,12 +38,12 @@ class Statement:
     value: float | None
     """The bound, or the threshold of the sets; infinity if nothing follows, None if too few clients were invited."""
     confidence: float | None
-    """The probability with which it holds; None for the next example."""
+    """The probability of the statement; None for the next example."""
     sentence: str
 
     @property
     def content(self) -> dict[str, Any]:
-        """Plain values."""
+        """The statement as plain values."""
         value = "inf" if self.value == math.inf else self.value
         return {**vars(self), "value": value}
 
@@ -66,7 +66,7 @@ class Conclusion:
 
     @property
     def next(self) -> tuple[Statement, ...]:
-        """What the next client's loss or error is at most, at each radius."""
+        """The bound on the next client's loss or error, at each radius."""
         return tuple(
             self._next(index, own_sampling)
             for index, radius in enumerate(self.questions.radii)
@@ -125,7 +125,7 @@ class Conclusion:
 
     @property
     def content(self) -> dict[str, Any]:
-        """Plain values."""
+        """The conclusion as plain values."""
         return {
             "format": 1,
             "model": self.model,
@@ -143,7 +143,7 @@ class Conclusion:
         return Path(path)
 
     def lines(self, kind: Literal["next", "sets"]) -> str:
-        """Return the sentences of one kind, and what they rest on."""
+        """Return the sentences of one kind, with their assumptions."""
         rows = [each.sentence for each in (self.next if kind == "next" else self.sets)]
         if len(rows) > 1:
             rows.append("each of these statements holds with its own probability, not all of them together")

@@ -1,4 +1,4 @@
-"""Receipts of sites merged: the statements about the next client that follow from them."""
+"""Merge receipts of sites into statements about the next client."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -18,12 +18,12 @@ from wafl.receipts.requesting import Place
 
 @dataclass(frozen=True)
 class Result:
-    """What :func:`merge` returns.
+    """The result of :func:`merge`.
 
     Args:
         merged: the content of the file.
         conclusion: the statements about the next client.
-        rejected: why other receipts do not count, by file.
+        rejected: the reasons why other receipts do not count, by file.
     """
 
     merged: Merged
@@ -31,7 +31,7 @@ class Result:
     rejected: Mapping[str, str]
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the file, and next to it a page in words, ``NAME.md``; return the page."""
+        """Write the file, and a readable page next to it, ``NAME.md``; return the page."""
         check_place(Path(path), page=True)
         file = self.merged.save(path)
         write_whole(file.with_suffix(".md"), f"{self}\n".encode())
@@ -42,16 +42,16 @@ class Result:
 
 
 def merge(request: Request | Place, receipts: Iterable[Place] | Place, *, revoked: Place | None = None) -> Result:
-    """Return what follows about the next client from the receipts of the sites that a request invited.
+    """Derive statements about the next client from the receipts of the invited sites.
 
-    A receipt does not count if its key was not invited, trained, is revoked, or has signed another receipt too; if it
-    answers another request; or if it is dated after the deadline. An invited site without a receipt that counts is
-    treated as infinity.
+    A receipt does not count if its key was not invited, took part in the training, is revoked, or signed another
+    receipt, too. It also does not count if it answers another request or is dated after the deadline. An invited site
+    without a valid receipt counts as infinity.
 
     Args:
         request: the request, or its file.
         receipts: the files of the receipts, or a folder of them.
-        revoked: public keys that count no longer, in a file or a folder.
+        revoked: revoked public keys, in a file or a folder.
     """
     asked = opened(request)
     keys = set[str]() if revoked is None else set(public_keys(revoked).values())
@@ -69,7 +69,7 @@ def merge(request: Request | Place, receipts: Iterable[Place] | Place, *, revoke
 
 
 def receipt_files(receipts: Iterable[Place] | Place) -> list[Path]:
-    """Return the files of receipts; those of a folder end with ``.json``."""
+    """Return the files of receipts; in a folder, all files that end with ``.json``."""
     places = [receipts] if isinstance(receipts, str | os.PathLike) else list(receipts)
     files = list[Path]()
     for place in map(Path, places):

@@ -1,4 +1,4 @@
-"""What calibration clients are asked: fixed before any of them answers, and the same for all of them."""
+"""Define the questions to calibration clients, fixed before any of them answers and the same for all."""
 
 import json
 import math
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 INSIDE = Range(0.0, 1.0, low_open=True, high_open=True)
 FINITE = Range(-math.inf, math.inf)
 THRESHOLDS = 64
-"""The most thresholds of a grid."""
+"""The maximum number of thresholds in a grid."""
 RADII = 10
-"""The most radii: the numbers at many radii would tell how far single examples are from another answer."""
+"""The maximum number of radii; more would reveal the distances of single examples from another answer."""
 NAMES = ("margin", "probability", "aps", "raps", "residual", "scaled_residual")
 
 
 @frozen
 class Questions:
-    """What each calibration client computes from its own examples, and what is then said about the next client.
+    """The questions to each calibration client about its examples, and the resulting statements.
 
     >>> Questions(radii=(0.0, 0.1)).who
     'the next client with at least 20 examples'
@@ -96,16 +96,16 @@ class Questions:
 
     @property
     def thresholds(self) -> tuple[float, ...]:
-        """The grid, or the usual one of the score."""
+        """The grid, or the default grid of the score."""
         return default_grid(self.score) if self.grid is None else self.grid
 
     @property
     def who(self) -> str:
-        """Whom statements are about."""
+        """The subject of the statements."""
         return f"the next client with at least {self.minimum} example{'s' * (self.minimum != 1)}"
 
     def target(self, index: int = 0, *, own_sampling: bool = False) -> "Target":
-        """Return what the prediction sets promise at a radius, by its index."""
+        """Return the promise of the prediction sets at a radius, by its index."""
         from wafl.sets.shifted import Shift
         from wafl.sets.target import Target
 
@@ -114,19 +114,19 @@ class Questions:
         return Target(self.coverage, self.about, confidence, own_sampling, shift, self.liars)
 
     def gamma(self, index: int) -> float | None:
-        """Return the gamma of a radius, by its index; None if clients find their own, or do not move."""
+        """Return the gamma of a radius, by its index; None if clients find it themselves, or do not move."""
         before = sum(radius > 0 for radius in self.radii[:index])
         return None if self.gammas is None or self.radii[index] == 0 else self.gammas[before]
 
     @property
     def content(self) -> dict[str, Any]:
-        """Plain values, from which the questions can be read again; the grid is written out."""
+        """The questions as plain values, from which they can be read again, with the full grid."""
         values = {**describe(self), "grid": list(self.thresholds), "norm": _norm_name(self.norm)}
         return {name: value for name, value in values.items() if name != "type"}
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the questions: equal for the same questions, however they are written."""
+        """The SHA-256 of the questions: equal for equal questions, whatever their notation."""
         return sha256(json.dumps(self.content, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
     @classmethod
@@ -155,7 +155,7 @@ class Questions:
 
 
 def default_grid(score: str) -> tuple[float, ...]:
-    """Return the usual thresholds of a score; raise ValueError for a score in the unit of the targets.
+    """Return the default thresholds of a score; raise ValueError for a score in the unit of the targets.
 
     >>> grid = default_grid("margin")
     >>> len(grid), round(grid[-1]), default_grid("probability")[-1]

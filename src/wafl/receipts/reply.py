@@ -1,8 +1,8 @@
-"""What one calibration client replies: a few numbers about its own examples.
+"""Compute one calibration client's reply: a few numbers about its examples.
 
-The upper bound allows for the client's own sampling error: for n independent draws in ``[0, M]`` with mean m, the
+The upper bound allows for the client's sampling error: for n independent draws in ``[0, M]`` with mean m, the
 expectation is above every u with ``n KL(m / M, u / M) > log(1 / failure)`` with probability `failure` at most
-(Hoeffding 1963, Theorem 1; KL is that of two coins).
+(Hoeffding 1963, Theorem 1; KL is the divergence of two coins).
 """
 
 import math
@@ -28,7 +28,7 @@ from wafl.weights import uniform
 
 
 class TooFewExamplesError(PreconditionError):
-    """A client has fewer examples than the questions ask for; it is not among the clients that a statement is about."""
+    """A client has fewer examples than the questions require, so statements do not cover it."""
 
 
 @frozen
@@ -50,14 +50,14 @@ class Reply:
 
     @property
     def content(self) -> dict[str, Any]:
-        """Plain values, from which the reply can be read again."""
+        """The reply as plain values, from which it can be read again."""
         rows = [list(row) for row in self.above]
         numbers = {"values": list(self.values), "uppers": list(self.uppers), "above": rows}
         return {"examples": self.examples, **numbers, "reason": self.reason}
 
     @classmethod
     def of(cls, content: Any, questions: Questions) -> Self:
-        """Read plain values; raise ValueError unless they are numbers of the kind and shape that was asked for."""
+        """Read plain values; raise ValueError unless they are numbers of the requested kind and shape."""
         fields = ("examples", "values", "uppers", "above", "reason")
         if not isinstance(content, dict) or set(cast(dict[str, Any], content)) != set(fields):
             raise ValueError(f"a reply must have {', '.join(fields)}")
@@ -96,10 +96,10 @@ def reply_of(
     """Return the reply of a client.
 
     Args:
-        questions: what is asked.
+        questions: the questions.
         model: the model.
         client: a federation of this client; all of its examples are used.
-        invited: the number of clients that were invited, among which the probability of a failure is divided.
+        invited: the number of invited clients, among which the probability of a failure is divided.
         loss: the loss; by default cross-entropy.
     """
     if client.num_clients != 1:
@@ -158,7 +158,7 @@ def _upper(
 
 
 def check_invited(questions: Questions, invited: int) -> None:
-    """Raise PreconditionError, before any site is asked, if too few are invited for what is asked."""
+    """Raise PreconditionError, before any site is asked, if too few sites are invited for the questions."""
     own = questions.own_sampling and 0.0 in questions.radii
     level = min(
         supported(questions.confidence, invited, own_sampling=each, liars=questions.liars)
@@ -170,7 +170,7 @@ def check_invited(questions: Questions, invited: int) -> None:
 
 
 def spare(questions: Questions, invited: int) -> int:
-    """Return how many of the invited sites may stay silent, and statements about the next client's examples follow.
+    """Return the number of invited sites that may stay silent without losing the statements about the next client.
 
     >>> spare(Questions(confidence=0.8), 20), spare(Questions(), 5)
     (3, 0)
@@ -180,7 +180,7 @@ def spare(questions: Questions, invited: int) -> int:
 
 
 def largest_value(questions: Questions, model: nn.Module, clients: Federation, loss: Loss | None) -> float:
-    """Return the largest loss or error of an example; raise PreconditionError if it is not known."""
+    """Return the largest possible loss or error of an example; raise PreconditionError if it is unknown."""
     if questions.metric == "error":
         return 1.0
     if clients.bounds is not None:
@@ -197,7 +197,7 @@ def largest_value(questions: Questions, model: nn.Module, clients: Federation, l
 
 
 def upper_mean(mean: float, count: int, most: float, failure: float) -> float:
-    """Return an upper bound on the expectation of `count` draws in ``[0, most]``, but for probability `failure`.
+    """Return an upper bound on the expectation of `count` draws in ``[0, most]``, except with probability `failure`.
 
     >>> round(upper_mean(0.0, 100, 1.0, 0.05), 4)  # 1 - 0.05**(1 / 100)
     0.0295

@@ -1,4 +1,4 @@
-"""A receipt: what a site replies to a request, computed from its own examples and signed with its own key."""
+"""Create a receipt: a site's reply to a request, computed from its examples and signed with its key."""
 
 import json
 import os
@@ -37,17 +37,17 @@ def receipt(
 ) -> Receipt:
     """Return a site's signed reply to a request. Nothing leaves the site until you send the receipt.
 
-    A client with fewer examples than the request asks for gets a receipt without numbers.
+    A client with fewer examples than the request requires gets a receipt without numbers.
 
     Args:
         request: the request, or its file.
-        model: the model that the request is about, by its digest.
-        data: one client: the site's own examples, all of which are used.
-        key: the file of the site's private key, whose public key was invited.
+        model: the model of the request, checked by its digest.
+        data: one client: the site's examples, all of which are used.
+        key: the file of the site's private key, whose public key is invited.
         owner: the file of the public key that must have signed the request.
-        loss: the loss; by default the run's own, or cross-entropy.
-        state: the folder that remembers which examples the site has answered about; by default in the user's own state.
-        again: if True, answer other questions, or about another model, from examples that the site has answered about.
+        loss: the loss; by default the run's loss, or cross-entropy.
+        state: the folder that records the examples of the site's answers; by default in the user's state folder.
+        again: if True, answer other questions, or about another model, from examples of earlier answers.
     """
     asked, own = opened(request, owner), public_digits(key, private=True)
     name = next((name for name, known in asked.invited.items() if known == own), None)
@@ -61,7 +61,7 @@ def receipt(
 
 
 def opened(request: Request | Place, owner: Place | None = None) -> Request:
-    """Return a request that its owner has signed; raise ValueError for any other."""
+    """Return a request that its owner has signed; raise ValueError for any other request."""
     asked = request if isinstance(request, Request) else read(Request, Path(request))
     if not is_signed(asked):
         raise ValueError("the request was not signed by its owner, or was changed since: do not rely on it")
@@ -81,9 +81,10 @@ def numbers(
     again: bool = False,
     remember: bool = True,
 ) -> Numbers | None:
-    """Return the numbers that a request asks for, or None if there are too few examples.
+    """Return the requested numbers, or None if there are too few examples.
 
-    With ``remember``, they are recorded, and refused if they would reveal examples beside those that `who` gave before.
+    With ``remember``, they are recorded. An error is raised if earlier numbers of `who` and these would reveal
+    examples.
     """
     module, known_loss = module_and_loss(model, loss)
     if (digest := digest_of(module)) != asked.model:
@@ -107,7 +108,7 @@ def numbers(
 
 
 def _read(data: Federation, loss: OutputLoss) -> str:
-    """Return how examples are read and what they lose, which change a site's numbers as another model does."""
+    """Return a description of the reading of examples and the loss, which change numbers as another model does."""
     prepared = sha256(json.dumps(data.train.prepare.to_json(), sort_keys=True).encode()).hexdigest()
     return f"its inputs {prepared}, its loss {object_digest(loss)}"
 
@@ -118,7 +119,7 @@ def questions_of(asked: Request) -> Questions:
 
 
 def state_folder(state: Place | None) -> Path:
-    """Return where a site remembers what it has answered."""
+    """Return the folder in which a site records its answers."""
     if state is not None:
         return Path(state)
     if named := os.environ.get("WAFL_STATE"):

@@ -1,4 +1,4 @@
-"""A request: what an owner asks of sites about a model, signed before any of them answers."""
+"""Create a request: an owner's questions to sites about a model, signed before any site answers."""
 
 import os
 import secrets
@@ -23,7 +23,7 @@ from wafl.tasks.losses import OutputLoss, spelled
 from wafl.tasks.task import Loss
 
 DAYS = 30
-"""Until when sites may answer, unless the owner says."""
+"""The default number of days until the deadline."""
 Place = str | os.PathLike[str]
 
 
@@ -43,15 +43,15 @@ def request(
     Save it with ``request.save(path)`` and send the file to the sites, before any of them answers.
 
     Args:
-        model: the model that the questions are about.
-        questions: what is asked, or a TOML file of it.
+        model: the model of the questions.
+        questions: the questions, or a TOML file of them.
         invite: a folder with one Ed25519 public key per site, ``NAME.pub`` or ``NAME.pem``. The list is final: a site
             that does not answer counts as infinity.
         key: the file of the owner's private key.
         trained: the keys of clients that trained, in a file or a folder. None of them may answer.
-        deadline: until when sites may answer; a date includes its whole day, in UTC. By default in 30 days.
-        loss: the loss; by default the run's own, or cross-entropy.
-        unit: the unit of the data; by default the run's own, or ``"input units"``.
+        deadline: the deadline for answers; a date includes its whole day, in UTC. By default in 30 days.
+        loss: the loss; by default the run's loss, or cross-entropy.
+        unit: the unit of the data; by default the run's unit, or ``"input units"``.
     """
     owner = public_digits(key, private=True)
     asked = questions if isinstance(questions, Questions) else Questions.read(questions)
@@ -94,7 +94,7 @@ def check_model(questions: Questions, run: Run) -> None:
 
 
 def loss_name(loss: OutputLoss) -> str:
-    """Return the words in which a request names a loss."""
+    """Return the name of a loss in a request."""
     return spelled(loss) or f"a loss of your own, {loss.name}"
 
 

@@ -1,4 +1,4 @@
-"""The page: plain data in, one HTML file out that needs nothing else; and figures from arrays.
+"""Render a page from plain data as one self-contained HTML file, and draw figures from arrays.
 
-Only draws: what a page shows is gathered in ``wafl.studies.pages``.
+This folder only draws; ``wafl.studies.pages`` gathers the content of a page.
 """

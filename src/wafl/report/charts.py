@@ -1,4 +1,4 @@
-"""Charts for Plotly as plain dictionaries, and strips of images as PNGs; the page decides about light and dark."""
+"""Build charts for Plotly as plain dictionaries, and strips of images as PNGs; the page chooses light or dark."""
 
 import base64
 import io
@@ -15,13 +15,13 @@ from wafl.report.plotting import styles
 
 Chart = dict[str, Any]
 MOST_POINTS = 300
-"""Points of one line; more could not be told apart."""
+"""The maximum number of points of one line; more could not be distinguished."""
 BLUE = "#0072B2"
 SYMBOLS = ("circle", "square", "triangle-up", "triangle-down", "diamond", "cross", "x")
 
 
 def shown(name: object) -> str:
-    """A name as Plotly shows it: it reads some HTML in its texts, and must find none.
+    """Escape a name for Plotly, which interprets some HTML in its texts.
 
     >>> shown("<b>client</b>")
     '&lt;b&gt;client&lt;/b&gt;'
@@ -30,13 +30,13 @@ def shown(name: object) -> str:
 
 
 def on_lines(texts: Sequence[str]) -> str:
-    """Return texts as Plotly shows them, one per line."""
+    """Return texts for Plotly, one per line."""
     return "<br>".join(map(shown, texts))
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A line: its name, where it goes, and the interval around it, if there is one."""
+    """A line: its name, its points, and the interval around it, if there is one."""
 
     name: str
     x: Sequence[float]
@@ -45,7 +45,7 @@ class Curve:
     high: Sequence[float] | None = None
     dash: bool = False
     of: str = ""
-    """The line whose color it has; by default its own."""
+    """The line with the same color; by default itself."""
 
 
 def colors(names: Iterable[str], methods: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -68,7 +68,8 @@ def lines(
 ) -> Chart:
     """Return a chart of lines with bars for intervals.
 
-    ``log`` is of the horizontal axis, and ``zero`` draws a line at 0. ``names`` are what hover texts call values of x.
+    ``log`` applies to the horizontal axis, and ``zero`` draws a line at 0. ``names`` are the names of x values in hover
+    texts.
     """
     where = "%{customdata}" if names else f"{shown(x)} %{{customdata:.4~g}}"
     owners = [curve.of or curve.name for curve in curves]
@@ -130,7 +131,7 @@ def bars(
     *,
     stacked: bool = False,
 ) -> Chart:
-    """A chart with one bar per name and series; those of a name are side by side, or ``stacked``."""
+    """Return a chart with one bar per name and series; the bars of a name are side by side, or ``stacked``."""
     palette = palette or colors(series)
     data: list[Any] = [
         {
@@ -151,7 +152,7 @@ def bars(
 def heatmap(
     rows: Sequence[Sequence[float | None]], across: Sequence[str], down: Sequence[str], what: str, y: str = ""
 ) -> Chart:
-    """A chart of colored squares; ``rows`` go down, and the first is on top."""
+    """Return a chart of colored squares; ``rows`` go down, with the first on top."""
     trace: Chart = {
         "type": "heatmap",
         "z": [list(row) for row in rows],
@@ -170,34 +171,34 @@ def _chart(data: list[Any], xaxis: Chart, yaxis: Chart, height: int = 380) -> Ch
 
 
 def _thinned(count: int) -> list[int]:
-    """Which points of a line are drawn: all, or evenly many, always with both ends."""
+    """Return the indices of the drawn points of a line: all, or evenly spaced, always with both ends."""
     if count <= MOST_POINTS:
         return list(range(count))
     return sorted({round(step * (count - 1) / (MOST_POINTS - 1)) for step in range(MOST_POINTS)})
 
 
 MOST_SIDE = 64
-"""Larger images are thinned out to about this many pixels on a side."""
+"""The approximate number of pixels per side to which larger images are thinned out."""
 GAP = 0.06
-"""Between two images, as a part of their width."""
+"""The gap between two images, as a fraction of their width."""
 
 Array = NDArray[np.floating]
 
 
 def image_shape(shape: tuple[int, ...]) -> bool:
-    """Whether examples of this shape can be shown: gray ``[H, W]`` or ``[1, H, W]``, or color ``[3, H, W]``."""
+    """Return whether examples of this shape can be shown: gray ``[H, W]``, ``[1, H, W]``, or color ``[3, H, W]``."""
     sides = shape[-2:]
     return len(shape) in (2, 3) and (len(shape) == 2 or shape[0] in (1, 3)) and min(sides) >= 4
 
 
 def image_strip(images: Array, low: float, high: float) -> str:
-    """A PNG of images ``[N, ...]`` side by side, as a data URI; ``low`` is black and ``high`` white."""
+    """Return a PNG of images ``[N, ...]`` side by side, as a data URI; ``low`` is black and ``high`` white."""
     pixels = np.clip((_color(images) - low) / max(high - low, 1e-12), 0.0, 1.0)
     return _png(_side_by_side(pixels, np.ones((*pixels.shape[:-1], 1))))
 
 
 def image_difference(shifted: Array, original: Array) -> str:
-    """A PNG of differences side by side: added is blue, taken away is orange, and no change is clear."""
+    """Return a PNG of differences side by side: increases are blue, decreases orange, and no change is clear."""
     delta = _color(shifted - original).mean(-1)
     opacity = np.clip(np.abs(delta) / max(float(np.abs(delta).max()), 1e-12), 0.0, 1.0)[..., None]
     blue, orange = np.array([0.0, 0.45, 0.70]), np.array([0.84, 0.37, 0.0])
@@ -206,7 +207,7 @@ def image_difference(shifted: Array, original: Array) -> str:
 
 
 def _color(images: Array) -> Array:
-    """Images as ``[N, H, W, 3]``, thinned out if they are large."""
+    """Return images as ``[N, H, W, 3]``, thinned out if they are large."""
     if images.ndim == 3:
         images = images[:, None]
     step = max(1, max(images.shape[-2:]) // MOST_SIDE)
@@ -215,7 +216,7 @@ def _color(images: Array) -> Array:
 
 
 def _side_by_side(pixels: Array, alpha: Array) -> Array:
-    """One image ``[H, N (W + gap), 4]`` with clear gaps."""
+    """Return one image ``[H, N (W + gap), 4]`` with transparent gaps."""
     both = np.concatenate([pixels, alpha], axis=-1)
     gap = max(1, round(GAP * both.shape[2]))
     padded = np.pad(both, ((0, 0), (0, 0), (0, gap), (0, 0)))

@@ -1,4 +1,4 @@
-"""A page as plain data (studies, sections, blocks, tested methods), and its HTML file, which fetches nothing."""
+"""Define a page as plain data (studies, sections, blocks, tested methods), and its self-contained HTML file."""
 
 import base64
 import gzip
@@ -16,11 +16,11 @@ from wafl.base.files import write_whole
 
 @dataclass(frozen=True)
 class Cell:
-    """What a table shows in one place: a text, and ``small`` print below it, such as an interval.
+    """A cell of a table: a text, and ``small`` print below it, such as an interval.
 
-    A column is sorted by each cell's ``value``, or by the text without one. The best cell is emphasized, a ``color`` is
-    that of a dot in front of the text, a ``link`` is where the text leads, and a ``part`` from 0 to 1 is how much of a
-    bar is filled.
+    A column is sorted by each cell's ``value``, or by the text without one. The best cell is emphasized. A ``color`` is
+    the color of a dot before the text, a ``link`` is the text's target, and a ``part`` from 0 to 1 is the filled
+    fraction of a bar.
     """
 
     text: str
@@ -33,12 +33,13 @@ class Cell:
 
     @property
     def order(self) -> float | str:
+        """The sort key of the cell."""
         return self.text if self.value is None else self.value
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table that can be sorted by each of its columns, which ``columns`` gives the headings of."""
+    """A table that can be sorted by each of its columns, whose headings are ``columns``."""
 
     kind: ClassVar[str] = "table"
     columns: Sequence[str]
@@ -47,14 +48,17 @@ class Table:
 
     @classmethod
     def of(cls, columns: Mapping[str, Sequence[Cell]], caption: str = "") -> Self:
-        """Make a table from columns by heading; leave out columns whose cells are all empty."""
+        """Make a table from columns by heading; omit columns with only empty cells."""
         filled = {heading: cells for heading, cells in columns.items() if not cells or any(cell.text for cell in cells)}
         return cls(list(filled), list(zip(*filled.values(), strict=True)), caption)
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart in one or several named views, of which one is shown: ``{"data": [...], "layout": {...}}`` for Plotly."""
+    """A chart in one or several named views, one of which is visible.
+
+    A view is ``{"data": [...], "layout": {...}}`` for Plotly.
+    """
 
     kind: ClassVar[str] = "figure"
     views: Mapping[str, Mapping[str, Any]]
@@ -63,7 +67,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Pictures:
-    """Rows of images: each has a name, and is one strip, a PNG as a data URI."""
+    """Rows of images: each has a name, and one strip, a PNG as a data URI."""
 
     kind: ClassVar[str] = "pictures"
     strips: Mapping[str, str]
@@ -72,10 +76,10 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Reading:
-    """A number where a slider is: its value, what it is in (``%`` or nothing), and small print, such as whose it is.
+    """A number at a slider's position: its value, its unit (``%`` or nothing), and small print, such as its owner.
 
-    Between two stops a page shows about what lies between their numbers. A ``bound`` holds for everything before its
-    stop as well, so there the page shows that of the next stop.
+    Between two stops a page interpolates their numbers. A ``bound`` is also valid before its stop, so there the page
+    shows the next stop's number.
     """
 
     value: float
@@ -86,7 +90,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Stop:
-    """A place on a slider where numbers were computed, by name, maybe with pictures; the label says the place."""
+    """A position of a slider with computed numbers, by name, perhaps with pictures; the label names the position."""
 
     label: str
     at: float
@@ -96,7 +100,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Walk:
-    """What a slider moves through: stops by their places, and a figure with a line where the slider is."""
+    """The content of a slider: stops by their positions, and a figure with a line at the slider."""
 
     name: str
     stops: Sequence[Stop]
@@ -105,7 +109,7 @@ class Walk:
 
 @dataclass(frozen=True)
 class Walks:
-    """Several walks, of which one is chosen."""
+    """Several walks, one of which is chosen."""
 
     kind: ClassVar[str] = "walks"
     walks: Sequence[Walk]
@@ -124,7 +128,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Note:
-    """A sentence, such as what is missing and why."""
+    """A sentence, such as an explanation of missing content."""
 
     kind: ClassVar[str] = "note"
     text: str
@@ -135,7 +139,7 @@ Block = Table | Figure | Pictures | Walks | Code | Note
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, a sentence that says what to look for, and blocks."""
+    """A heading, a sentence of introduction, and blocks."""
 
     title: str
     lead: str
@@ -144,11 +148,11 @@ class Section:
 
 @dataclass(frozen=True)
 class Study:
-    """Everything that a page shows about one study, its sections in the order of the page.
+    """The content of a page about one study, with its sections in order.
 
-    ``facts`` say in a few words what the study is about; ``highlights`` are its most important numbers, each with a
-    heading and what it belongs to. In a list of studies, ``link`` leads to the study's own page, and ``cells`` are what
-    its row shows, by column.
+    ``facts`` describe the study in a few words. ``highlights`` are its most important numbers, each with a heading and
+    its subject. In a list of studies, ``link`` leads to the study's page, and ``cells`` are the cells of its row, by
+    column.
     """
 
     name: str
@@ -162,7 +166,7 @@ class Study:
 
 @dataclass(frozen=True)
 class Page:
-    """A title, studies, and what they have in common."""
+    """A title, studies, and their common facts."""
 
     title: str
     studies: Sequence[Study]
@@ -171,9 +175,9 @@ class Page:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What captions say about the numbers on a page: data and model, the attack, and what else was tested.
+    """The facts about a page's numbers in captions: data and model, the attack, and other tests.
 
-    ``shift`` describes how unseen clients' examples were shifted, ``certified`` the ball of the certified numbers.
+    ``shift`` describes the shift of unseen clients' examples, ``certified`` the ball of the certified numbers.
     """
 
     data: str = ""
@@ -183,19 +187,19 @@ class Conditions:
     certified: str = ""
 
     def words(self, *fields: str) -> str:
-        """Return the sentences of a caption about these fields, without those that are empty."""
+        """Return the sentences of a caption about these fields, without empty ones."""
         titles = {"attack": "Attack", "shift": "Shift of unseen clients", "data": "Data", "model": "Model"}
         return "".join(f" {titles[name]}: {getattr(self, name)}." for name in fields if getattr(self, name))
 
 
 @dataclass(frozen=True)
 class Tested:
-    """The row of a method: one value per seed on clean test data, by the share of attacked clients, and for the worst
-    client; the seconds of training; how many runs diverged; the study that it is from, if there are several; the bounds
-    in a ball, per seed, and the line that explains why they are only estimates, if they are; and the values on unseen
-    clients.
+    """The row of a method.
 
-    A row has the color of its ``method``.
+    It has one value per seed on clean test data, by the share of attacked clients, and for the worst client; the
+    seconds of training; the number of diverged runs; and the study, if there are several. It also has the bounds in a
+    ball, per seed, with the line that explains estimates, and the values on unseen clients. A row has the color of its
+    ``method``.
     """
 
     label: str
@@ -212,6 +216,7 @@ class Tested:
 
     @property
     def name(self) -> str:
+        """The label, with the study if there are several."""
         return f"{self.label} · {self.study}" if self.study else self.label
 
 
@@ -219,13 +224,13 @@ PAGE = "a report page"
 
 
 def check_page_packages() -> None:
-    """Raise a ValueError if a package that pages need is missing; call it before the numbers of a page are computed."""
+    """Raise ValueError if a package for pages is missing; call it before computing a page's numbers."""
     for module in ("jinja2", "plotly"):
         require(module, extra="report", what=PAGE)
 
 
 def write_page(page: Page, path: Path) -> Path:
-    """Write the page to a file, which replaces an earlier one as a whole; returns its path."""
+    """Write the page to a file, replacing an earlier file as a whole, and return its path."""
     text = as_html(page)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, text.encode())
@@ -233,24 +238,24 @@ def write_page(page: Page, path: Path) -> Path:
 
 
 def as_html(page: Page, *, live: bool = False) -> str:
-    """The page as text; if ``live``, a server keeps it up to date, and has the scripts too."""
+    """Return the page as text; if ``live``, a server keeps it up to date and provides the scripts."""
     plotly = "" if live else packed_plotly()
     return _template().render(page=page, live=live, css=_text_of("page.css"), js=_text_of("page.js"), plotly=plotly)
 
 
 def plotly_script() -> bytes:
-    """Plotly's JavaScript, from its Python package."""
+    """Return Plotly's JavaScript from its Python package."""
     return (files(require("plotly", extra="report", what=PAGE)) / "package_data" / "plotly.min.js").read_bytes()
 
 
 @cache
 def packed_plotly() -> str:
-    """Plotly's JavaScript, compressed: a third of its size, and browsers unpack it."""
+    """Return Plotly's JavaScript, compressed to a third of its size; browsers unpack it."""
     return base64.b64encode(gzip.compress(plotly_script(), mtime=0)).decode()
 
 
 def plain(value: Any) -> Any:
-    """The same value for JSON, with None in place of what JSON cannot say."""
+    """Return the value for JSON, with None in place of infinities and NaN."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Figures: arrays in, a matplotlib figure out; no display is needed."""
+"""Draw matplotlib figures from arrays, without a display."""
 
 import colorsys
 import re
@@ -22,10 +22,10 @@ PALETTE = (
 )  # fmt: skip
 """The colors of the first named methods, in the order of their list; :func:`method_colors` computes further ones."""
 GOLDEN = (5**0.5 - 1) / 2
-"""The step between computed hues, as a fraction of the color wheel: it keeps any number of hues apart."""
+"""The step between computed hues, as a fraction of the color wheel, which separates any number of hues."""
 MARKERS = ("o", "s", "^", "v", "D", "P", "X")
 OUTSIDE = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
-"""Where a legend is: next to the figure."""
+"""The position of a legend: next to the figure."""
 
 BARS, BANDS = "bars: ± standard deviation over seeds", "bands: ± standard deviation over seeds"
 
@@ -50,7 +50,7 @@ METHODS = method_colors(NAMED)
 
 
 def styles(labels: Sequence[str], methods: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """The color and marker of each line: that of its method; several lines of one have shades of it, light to dark.
+    """Return the color and marker of each line; several lines of one method have shades, light to dark.
 
     ``methods`` are the methods' names; without them, labels begin with the name, as in ``wafl-gamma=1.0``.
     """
@@ -68,7 +68,7 @@ def styles(labels: Sequence[str], methods: Sequence[str] | None = None) -> list[
 
 
 def sequence(color: str, count: int) -> list[str]:
-    """``count`` shades of a color, the last of which is the color itself."""
+    """Return ``count`` shades of a color, ending with the color itself."""
     from matplotlib.colors import to_hex, to_rgb
 
     full = to_rgb(color)
@@ -93,7 +93,7 @@ class Line:
 def measure_against_attacked(
     lines: Mapping[str, Line], measure: str, title: str, path: Path | None = None, methods: Sequence[str] | None = None
 ) -> Any:
-    """A figure of the accuracy (or loss) of each method against the share of attacked clients, in percent."""
+    """Plot the accuracy (or loss) of each method against the share of attacked clients, in percent."""
     figure, (axes,) = _figure()
     looks = styles(list(lines), methods)
     for index, ((name, line), style) in enumerate(zip(lines.items(), looks, strict=True)):
@@ -140,7 +140,7 @@ def measure_against_parameter(
 
 
 def by_round(lines: Mapping[str, Mapping[str, Line]], path: Path | None = None, method: str = "wafl") -> Any:
-    """A figure with one panel per quantity, such as the loss and the achieved radius, and in it one line per run."""
+    """Plot one panel per quantity, such as the loss and the achieved radius, with one line per run."""
     figure, row = _figure(5.0 * len(lines) + 1.0, 3.6, len(lines))
     for axes, (quantity, runs) in zip(row, lines.items(), strict=True):
         for (label, line), style in zip(runs.items(), styles(list(runs), [method] * len(runs)), strict=True):
@@ -159,7 +159,7 @@ def measure_by_client(
     labels: Mapping[str, str],
     path: Path | None = None,
 ) -> Any:
-    """Draw one bar per client: attacked, not attacked or unseen; the dashed line is that of all examples.
+    """Draw one bar per client: attacked, not attacked or unseen; the dashed line is the value on all examples.
 
     ``title`` describes the test, and ``labels`` are the names of groups in the legend, where they differ.
     """
@@ -192,7 +192,7 @@ def coverage_against_size(
 
 
 def generalization(results: Mapping[str, Any], path: Path) -> Any:
-    """A figure of each method on training, test and unseen data, with intervals over clients and the worst tenth."""
+    """Plot each method on training, test and unseen data, with intervals over clients and the worst tenth."""
     rows = {name: row["generalization"] for name, row in results["methods"].items()}
     figure, (axes,) = _figure()
     unseen = "\n".join(wrap(unseen_clients(shorten(results.get("shift") or "")), 24))  # fits a tick of the axis
@@ -218,7 +218,7 @@ def generalization(results: Mapping[str, Any], path: Path) -> Any:
 
 @dataclass(frozen=True)
 class Curve:
-    """One run's certified worst-case loss by radius, proven or an estimate, and what an ascent reaches, if measured."""
+    """One run's certified worst-case loss by radius, proven or estimated, and the loss of an ascent, if measured."""
 
     radii: Sequence[float]
     certified: Sequence[float]
@@ -228,7 +228,7 @@ class Curve:
 
 
 def certificates_against_radius(runs: Mapping[str, Curve], norm: float, unit: str, path: Path | None = None) -> Any:
-    """Draw each run's certified or estimated worst-case loss by radius, and the loss that an ascent reaches."""
+    """Plot each run's certified or estimated worst-case loss by radius, and the loss of an ascent."""
     figure, (axes,) = _figure()
     for (name, curve), style in zip(runs.items(), styles(list(runs)), strict=True):
         color = style["color"]
@@ -251,7 +251,7 @@ def certificates_against_radius(runs: Mapping[str, Curve], norm: float, unit: st
 def radius_against_gamma(
     gammas: Sequence[float], radii: Sequence[float], norm: float, unit: str, path: Path | None = None
 ) -> Any:
-    """The paper's figure 2: the achieved radius falls as gamma rises."""
+    """Plot the paper's figure 2: the achieved radius falls as gamma rises."""
     figure, (axes,) = _figure(5.5, 3.8)
     axes.plot(gammas, radii, color=COLORS[2], marker="o", markersize=4)
     axes.set(xscale="log", yscale="log", xlabel="gamma", ylabel=f"achieved radius, {norm_name(norm)} ({unit})")
@@ -259,7 +259,7 @@ def radius_against_gamma(
 
 
 def _figure(width: float = 7.0, height: float = 4.2, panels: int = 1, *, sharey: bool = False) -> tuple[Any, Any]:
-    """An empty figure, in inches, and its panels side by side."""
+    """Return an empty figure, with its size in inches, and its panels side by side."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -267,7 +267,7 @@ def _figure(width: float = 7.0, height: float = 4.2, panels: int = 1, *, sharey:
 
 
 def _finish(figure: Any, path: Path | None, legend: Mapping[str, Any] | None = OUTSIDE) -> Any:
-    """The figure with its grid and, in the last panel, a legend; saved if there is a path."""
+    """Add a grid and, in the last panel, a legend; save the figure if there is a path."""
     for axes in figure.axes:
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)

@@ -1,4 +1,4 @@
-"""The sections of a page: each takes plain numbers and names, and is left out by its caller if there are none."""
+"""Build the sections of a page from plain numbers and names; the caller omits sections without numbers."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from wafl.report.page import Block, Cell, Code, Conditions, Figure, Section, Tab
 
 MOST_LINES = 40
 MOST_CLIENTS = 60
-"""Bars of clients in one figure; further clients are only in tables and points."""
+"""The maximum number of client bars in one figure; other clients are only in tables and points."""
 QUANTITIES = {
     "accuracy": "accuracy (%)",
     "attacked_accuracy": "accuracy under attack (%)",
@@ -25,12 +25,12 @@ QUANTITIES = {
     "agreement": "agreement: length of the mean update over mean length",
     "gamma": "gamma",
 }
-"""What is drawn by round, and what it is called."""
+"""The names of the quantities that are drawn by round."""
 
 
 @dataclass(frozen=True)
 class SetRow:
-    """Prediction sets on a page: what they promise, and what they covered, client by client."""
+    """Prediction sets on a page: their promise, and their coverage, client by client."""
 
     label: str
     promise: str
@@ -77,7 +77,7 @@ def methods(tested: Sequence[Tested], measure: str, conditions: Conditions) -> S
 
 
 def over_seeds(tested: Sequence[Tested]) -> str:
-    """Return what a mean and its interval are over."""
+    """Describe the seeds of a mean and its interval."""
     seeds = max((len(row.clean) for row in tested), default=0)
     if seeds < 2:
         return "one seed"
@@ -113,7 +113,7 @@ def _differences(
     axis: str,
     names: Mapping[float, str],
 ) -> charts.Chart:
-    """A chart of what each row gains over the base, paired by seed: all have the same clients, attacked alike."""
+    """Return a chart of each row's gain over the base, paired by seed: the clients and attacks are the same."""
     before, curves = {0.0: base.clean, **base.attacked}, list[Curve]()
     for row in rows:
         values = {0.0: row.clean, **row.attacked}
@@ -211,7 +211,7 @@ def unseen(
 
 
 def prediction_sets(rows: Sequence[SetRow], tested: str) -> Section:
-    """Return the section of what prediction sets promise, and of their coverage and size on the `tested` clients."""
+    """Return the section with the promise of prediction sets, and their coverage and size on the `tested` clients."""
     groups = {row.label: [(name, 100.0 * value) for name, value in row.covered] for row in rows}
     columns = {
         "sets": [Cell(row.label) for row in rows],
@@ -236,7 +236,7 @@ GAPS = {"out_of_sample_gap": "training - test", "participation_gap": "test - uns
 
 
 def weights(by_method: Mapping[str, Sequence[float]], names: Sequence[str], methods: Mapping[str, str]) -> Block | None:
-    """A figure of the final weight of each client, one bar per method, where methods weigh clients differently."""
+    """Return a figure of each client's final weight, one bar per method, where methods weigh clients differently."""
     kept: dict[str, Sequence[float]] = {}
     for label, values in by_method.items():
         same = (all(abs(x - y) <= 1e-6 for x, y in zip(values, other, strict=False)) for other in kept.values())
@@ -257,7 +257,7 @@ def weights(by_method: Mapping[str, Sequence[float]], names: Sequence[str], meth
 def partition(
     counts: Sequence[Sequence[int]] | None, sizes: Sequence[int], names: Sequence[str], classes: Sequence[str]
 ) -> Section:
-    """The section of how many examples of each label every client has; without labels, how many examples."""
+    """Return the section with each client's number of examples per label, or without labels its number of examples."""
     few = range(min(len(names), MOST_CLIENTS))
     shown = [names[client] for client in few]
     more = f" The first {MOST_CLIENTS} of {len(names)} clients." if len(names) > MOST_CLIENTS else ""
@@ -273,7 +273,7 @@ def partition(
 def participation(
     asked: Mapping[str, int], counted: Mapping[str, int], reasons: Mapping[str, Mapping[str, int]]
 ) -> Section | None:
-    """The section of how often each client was asked to train and counted, and why it did not."""
+    """Return the section with each client's rounds asked and counted, and the reasons for not counting."""
     if not asked:
         return None
     troubled = [name for name in asked if counted.get(name, 0) < asked[name]]
@@ -297,7 +297,7 @@ def participation(
 
 
 def nodes(listed: Sequence[Mapping[str, Any]]) -> Table:
-    """The table of the nodes of a study on Flower."""
+    """Return the table of the nodes of a study on Flower."""
     rows = [
         [
             Cell(node["name"] or node["id"]),
@@ -313,7 +313,7 @@ def nodes(listed: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def setup(command: str, again: str, config: str, versions: Mapping[str, str]) -> Section:
-    """The section of how to make a study again: the command, the experiment, and what it ran on."""
+    """Return the section that explains how to repeat a study: the command, the experiment, and the versions."""
     blocks: list[Block] = [Code(again, "Run it again")] if again else []
     blocks += [Code(command, "Started with")] if command else []
     blocks += [Code(config, "Configuration, with every value in force", folded=True)] if config else []
@@ -323,28 +323,30 @@ def setup(command: str, again: str, config: str, versions: Mapping[str, str]) ->
 
 
 def unit_of(measure: str) -> str:
+    """Return the axis label of a measure."""
     return "accuracy (%)" if measure == "accuracy" else "loss"
 
 
 def number(value: float, measure: str) -> str:
+    """Format a value of a measure."""
     return f"{value:.1f}" if measure == "accuracy" else f"{value:.4g}"
 
 
 def best_number(values: Sequence[float], measure: str) -> str:
-    """The best of several values as it is shown: those that read the same are tied; empty if there is only one."""
+    """Return the best of several values as text, to mark ties; empty if there is only one value."""
     choose = max if measure == "accuracy" else min
     return number(choose(values), measure) if len(values) > 1 else ""
 
 
 def half_width(values: Sequence[float]) -> float:
-    """Half the width of the 95% interval of a mean by Student's t."""
+    """Return half the width of the 95% interval of a mean by Student's t."""
     from scipy.special import stdtrit
 
     return float(stdtrit(len(values) - 1, 0.975)) * stdev(values) / math.sqrt(len(values))
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """The 95% interval of a mean; None for fewer than three values, which say too little.
+    """Return the 95% interval of a mean, or None for fewer than three values.
 
     >>> low, high = interval([1.0, 2.0, 3.0])
     >>> round(low, 3), round(high, 3)
@@ -372,7 +374,7 @@ def _range(ends: Sequence[float], measure: str) -> str:
 
 
 def _curve(name: str, points: Mapping[float, Sequence[float]]) -> Curve:
-    """A line of means by share in percent, with intervals if every point has several seeds."""
+    """Return a line of means by share in percent, with intervals if every point has several seeds."""
     shares = sorted(share for share, values in points.items() if values)
     ends = [interval(points[share]) for share in shares]
     known = [pair for pair in ends if pair is not None]

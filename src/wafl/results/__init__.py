@@ -1,4 +1,4 @@
-"""What training gives back: a run, its history, and where a training stands between rounds.
+"""Define the results of training: a run, its history, and the progress between rounds.
 
-Plain data; it knows neither the engine nor a study.
+They are plain data, independent of the engine and of studies.
 """

@@ -1,6 +1,6 @@
 """Export a trained model: one file for other programs, or a model card for the Hugging Face Hub; nothing is uploaded.
 
-The preprocessing is part of the exported model. For any number of raw examples as the data set holds them (for example,
+The preprocessing is part of the exported model. For any number of raw examples in the data set's form (for example,
 pixels from 0 to 255, as floats), it computes
 
 ``outputs = model((raw - shift) / scale)``
@@ -35,31 +35,52 @@ Format = Literal["safetensors", "pt2", "onnx"]
 FORMATS: tuple[str, ...] = get_args(Format)
 ABOUT = "wafl"
 TOLERANCE = 1e-5
-"""How far an exported model's outputs may be from the run's, relative and absolute."""
+"""The maximum difference between an exported model's outputs and the run's, relative and absolute."""
 
 
 class Trained(Protocol):
-    """What is asked of a run."""
+    """The parts of a run that an export uses."""
 
     @property
-    def method(self) -> str: ...
+    def method(self) -> str:
+        """The name of the method."""
+        ...
+
     @property
-    def module(self) -> nn.Module: ...
+    def module(self) -> nn.Module:
+        """The module."""
+        ...
+
     @property
-    def params(self) -> Mapping[str, Tensor]: ...
+    def params(self) -> Mapping[str, Tensor]:
+        """The parameters, by name."""
+        ...
+
     @property
-    def num_classes(self) -> int | None: ...
+    def num_classes(self) -> int | None:
+        """The number of classes, or None for a regression."""
+
     @property
-    def settings(self) -> Mapping[str, Any]: ...
+    def settings(self) -> Mapping[str, Any]:
+        """The settings of the training."""
+        ...
+
     @property
-    def classes(self) -> Sequence[str] | None: ...
+    def classes(self) -> Sequence[str] | None:
+        """The names of the classes, if they have any."""
+
     @property
-    def intake(self) -> Intake: ...
-    def outputs(self, x: Any) -> Tensor: ...
+    def intake(self) -> Intake:
+        """The conversion of examples to the model's inputs."""
+        ...
+
+    def outputs(self, x: Any) -> Tensor:
+        """Return the model's outputs for examples."""
+        ...
 
 
 class RawModel(nn.Module):
-    """``model((raw - shift) / scale)``, with the shift and scale of a preprocessing."""
+    """The model ``model((raw - shift) / scale)``, with the shift and scale of a preprocessing."""
 
     shift: Tensor
     scale: Tensor
@@ -71,18 +92,19 @@ class RawModel(nn.Module):
             self.register_buffer(name, torch.tensor(neutral, dtype=dtype) if value is None else value.to("cpu", dtype))
 
     def forward(self, raw: Tensor) -> Tensor:
+        """Return the outputs for raw examples."""
         return self.model((raw - self.shift) / self.scale)
 
 
 def export_model(
     run: Trained, path: str | os.PathLike[str], format: Format, preprocessing: Preprocessing, input_shape: Sequence[int]
 ) -> Path:
-    """Write a run's model to a new file; returns its path.
+    """Write a run's model to a new file and return its path.
 
     ``pt2`` is torch's own format, a program that needs only torch; ``onnx`` (the extra ``onnx``) is for ONNX Runtime
-    and others; ``safetensors`` holds the numbers: the model's state under ``model.``, ``shift`` and ``scale``, and,
-    in the metadata under ``wafl``, what is needed to use them. The preprocessing is that of the training examples,
-    ``clients.train.prepare``; one example has the shape ``clients.input_shape``.
+    and others; ``safetensors`` contains the numbers: the model's state under ``model.``, ``shift`` and ``scale``, and
+    instructions in the metadata under ``wafl``. The preprocessing is ``clients.train.prepare``, as for the training
+    examples; one example has the shape ``clients.input_shape``.
 
     >>> import json, tempfile, torch, wafl
     >>> from safetensors import safe_open
@@ -103,7 +125,7 @@ def export_model(
     True
     >>> folder.cleanup()
 
-    ``pt2`` and ``onnx`` are used like this:
+    Use ``pt2`` and ``onnx`` like this:
 
         torch.export.load("model.pt2").module()(raw)
         onnxruntime.InferenceSession("model.onnx").run(["outputs"], {"raw": raw.numpy()})
@@ -140,13 +162,14 @@ def check_export_packages(format: str) -> None:
 
 
 def refuse_existing(path: Path) -> None:
+    """Raise FileExistsError if the file exists already."""
     if path.exists():
         raise FileExistsError(f"{path} exists already: choose another file, or remove it")
 
 
 @dataclass(frozen=True)
 class _Export:
-    """A copy of a run's model with the preprocessing in front, and what it is compared with."""
+    """A copy of a run's model with the preprocessing in front, and the reference for comparisons."""
 
     module: RawModel
     run: Trained
@@ -189,7 +212,7 @@ class _Export:
         return made.model_proto.SerializeToString()
 
     def program(self) -> Any:
-        """The model as torch.export traces it, for any number of examples."""
+        """Return the model traced by torch.export, for any number of examples."""
         try:
             batch = torch.export.Dim("batch")
             program = torch.export.export(self.module, (self.probe(2),), dynamic_shapes=({0: batch},))
@@ -201,7 +224,7 @@ class _Export:
         return program
 
     def check(self, exported: Callable[[Tensor], Tensor]) -> None:
-        """Refuse a model that does not give the run's own outputs, for one example and for several."""
+        """Raise an error if the model's outputs differ from the run's, for one example and for several."""
         numbers = self.run.intake.prepare.takes_numbers  # then a run takes raw examples, too
         for count in (1, 3):
             raw = self.probe(count)
@@ -212,14 +235,14 @@ class _Export:
                 )
 
     def probe(self, count: int) -> Tensor:
-        """Raw examples whose prepared values lie between -1 and 1."""
+        """Return raw examples whose prepared values lie between -1 and 1."""
         shape, module = (count, *self.shape), self.module
         prepared = torch.arange(math.prod(shape), dtype=module.shift.dtype).sin().view(shape)
         return prepared * module.scale + module.shift
 
 
 def _spreads(small: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Whether one number, or one per channel or pixel, broadcasts to every value of an example."""
+    """Return whether one number, or one per channel or pixel, broadcasts to every value of an example."""
     try:
         return tuple(torch.broadcast_shapes(small, shape)) == shape
     except RuntimeError:
@@ -228,7 +251,7 @@ def _spreads(small: tuple[int, ...], shape: tuple[int, ...]) -> bool:
 
 @contextmanager
 def _quiet() -> Generator[None, None, None]:
-    """Silence the exporter, which uses what torch deprecates and reports that torchvision is missing."""
+    """Suppress the ONNX exporter's deprecation and torchvision warnings."""
     log = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -245,30 +268,45 @@ ATTESTED = "Not proven: these numbers are the issuer's word. `wafl verify` with 
 
 
 class Tested(Protocol):
-    """What is asked of a score (:class:`wafl.Score`)."""
+    """The parts of a score (:class:`wafl.Score`) that a model card uses."""
 
     @property
-    def conditions(self) -> str: ...
+    def conditions(self) -> str:
+        """The conditions of the test."""
+        ...
+
     @property
-    def value(self) -> float: ...
+    def value(self) -> float:
+        """The accuracy or loss."""
+        ...
+
     @property
-    def unseen(self) -> Self | None: ...
+    def unseen(self) -> Self | None:
+        """The score on unseen clients, if there are any."""
 
 
 class Promised(Protocol):
-    """What is asked of a certificate (:class:`wafl.Promise`)."""
+    """The parts of a certificate (:class:`wafl.Promise`) that a model card uses."""
 
     @property
-    def values(self) -> dict[float, float]: ...
+    def values(self) -> dict[float, float]:
+        """The bound at each radius."""
+        ...
+
     @property
-    def proven(self) -> bool: ...
-    def save(self, path: str | os.PathLike[str]) -> Path: ...
+    def proven(self) -> bool:
+        """Whether the bounds are proven."""
+        ...
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the certificate to a file."""
+        ...
 
 
 def write_card(
     run: Trained, folder: str | os.PathLike[str], scores: Sequence[Tested], certificate: Promised | None
 ) -> Path:
-    """Write the card's files into a new or empty folder and return its ``README.md``."""
+    """Write the card's files to a new or empty folder and return its ``README.md``."""
     home = Path(folder)
     if home.exists() and (not home.is_dir() or any(home.iterdir())):
         raise FileExistsError(f"{home} exists already and is not empty: choose another folder, or remove it")
@@ -301,21 +339,21 @@ def write_card(
 
 
 def _write(path: Path, template: str, **values: Any) -> Path:
-    """Write a template of this folder with these values in their places."""
+    """Write a template of this folder with these values filled in."""
     text = files("wafl.results").joinpath(template).read_text(encoding="utf-8")
     write_whole(path, text.format(**values).encode())
     return path
 
 
 def _hub_task(run: Trained) -> tuple[str, str]:
-    """The hub's name of what the model does, and of how that is measured."""
+    """Return the hub's names of the model's task and of its metric."""
     if run.num_classes is None:
         return "tabular-regression", "loss"
     return f"{'image' if len(run.intake.shape or ()) == 3 else 'tabular'}-classification", "accuracy"
 
 
 def _rows(score: Tested) -> list[tuple[str, str, float]]:
-    """Return whose test examples, what was done to them, and the accuracy or loss there."""
+    """Return the tested clients, the conditions, and the accuracy or loss."""
     seen = ("that trained, on held-out examples", score.conditions, score.value)
     if score.unseen is None:
         return [seen]
@@ -323,7 +361,7 @@ def _rows(score: Tested) -> list[tuple[str, str, float]]:
 
 
 def _metadata(run: Trained, rows: Sequence[tuple[str, str, float]]) -> dict[str, Any]:
-    """What the hub reads, as its documentation has it."""
+    """Return the metadata in the hub's documented form."""
     hub_task, metric = _hub_task(run)
     name = (run.settings.get("data") or {}).get("dataset", "own data")
     results = [
@@ -350,6 +388,6 @@ def _data(run: Trained) -> str:
 
 
 def _promise(certificate: Promised) -> str:
-    """The largest radius, in a few words."""
+    """Describe the bound at the largest radius in a few words."""
     radius = max(certificate.values)
     return f"at most {rounded_up(certificate.values[radius])} within {radius:g}"

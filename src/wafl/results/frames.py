@@ -1,4 +1,4 @@
-"""Rows of plain values as a pandas frame, as CSV, or as a table for a notebook."""
+"""Convert rows of plain values to a pandas frame, to CSV, or to a table for a notebook."""
 
 import csv
 import io
@@ -16,7 +16,7 @@ def to_frame(make_rows: Callable[[], Sequence[Mapping[str, Any]]]) -> Any:
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """A CSV file with all columns that any row has; where a row has no value, it is empty."""
+    """Return a CSV file with all columns of any row; missing values are empty."""
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)))
     writer.writeheader()
@@ -25,7 +25,7 @@ def to_csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def varying(rows: Sequence[Mapping[str, Any]], keep: Collection[str] = ()) -> list[dict[str, Any]]:
-    """The rows with the columns in which they differ, and those to keep; a single row keeps all that it has.
+    """Return the rows with only the columns that differ or are in ``keep``; a single row keeps all columns.
 
     >>> varying([{"run": "a", "seed": 0, "loss": 1.0}, {"run": "a", "seed": 0, "loss": 2.0}], keep=["run"])
     [{'run': 'a', 'loss': 1.0}, {'run': 'a', 'loss': 2.0}]
@@ -36,7 +36,7 @@ def varying(rows: Sequence[Mapping[str, Any]], keep: Collection[str] = ()) -> li
 
 
 def to_html(title: str, rows: Sequence[Mapping[str, Any]], shown: int = 20) -> str:
-    """The first rows as an HTML table below a title; the rest is counted.
+    """Return the first rows as an HTML table below a title, with the number of omitted rows.
 
     >>> to_html("Two <rounds>", [{"round": 0, "loss": 1.23456}])
     '<p>Two &lt;rounds&gt;</p><table><tr><th>round</th><th>loss</th></tr><tr><td>0</td><td>1.235</td></tr></table>'

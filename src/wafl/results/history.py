@@ -1,4 +1,4 @@
-"""What happened, round by round."""
+"""Record a run's history, round by round."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -10,24 +10,27 @@ from wafl.base.json_types import as_type
 from wafl.results.frames import to_frame, to_html
 
 NUMBERS = ("loss", "seconds", "replies", "agreement", "achieved_radius", "gamma")
-"""The numbers that a round records; the last two are WAFL's only."""
+"""The numbers that a round records; the last two are only for WAFL."""
 
 
 @dataclass(frozen=True)
 class Record:
     """One round of one run.
 
-    ``loss`` is the cohort's mean of what clients minimize, and ``achieved_radius`` the root mean transport cost, both
-    on the clients' first batches at the round's starting parameters, with clients weighted by lambda. With ``power=1``,
-    no bounds and labels that move, the cost is the mean over all local steps.
-    ``seconds`` is the run's share of the time that the round took; runs of a sweep train together.
-    ``client_weights`` is there if they are learned and there are at most 1,000 clients. ``cohort`` was
-    asked to train; ``excluded`` lists the clients that were asked but did not count, and why (a reason that begins with
-    "loss: " belongs to DRFA's second query); ``attempts`` is how often the round was tried. ``shortened`` lists the
-    clients whose updates were too long, each with the share of the length that was kept, and ``limited`` what else of
-    a client counted for less than it claimed: its weight, its loss or its cost. ``agreement`` is the length of the mean
-    update over the mean length of the updates: 1 if clients pull in one direction, and near 0 at an optimum of unlike
-    clients; with differential privacy it is hidden. ``metrics`` is what callbacks added.
+    ``loss`` is the cohort's mean objective, and ``achieved_radius`` the root mean transport cost, both on the clients'
+    first batches at the round's starting parameters, with clients weighted by lambda. With ``power=1``, no bounds and
+    labels that move, the cost is the mean over all local steps. ``seconds`` is the run's share of the round's time;
+    runs of a sweep train together. ``client_weights`` is present if they are learned and there are at most 1,000
+    clients.
+
+    ``cohort`` contains the clients that were asked to train. ``excluded`` lists the clients that were asked but did not
+    count, with reasons (a reason that begins with "loss: " belongs to DRFA's second query). ``attempts`` is the number
+    of attempts at the round. ``shortened`` lists the clients whose updates were too long, each with the remaining
+    fraction of the length. ``limited`` lists the other limited claims of a client: its weight, its loss or its cost.
+
+    ``agreement`` is the length of the mean update over the mean length of the updates: 1 if clients move in one
+    direction, and near 0 at an optimum of different clients; with differential privacy it is hidden. ``metrics``
+    contains the values that callbacks added.
     """
 
     round: int
@@ -51,44 +54,50 @@ class Record:
         return tuple(client for client in self.cohort if client not in missing)
 
     def numbers(self) -> dict[str, float]:
-        """The numbers of the round, without what callbacks added."""
+        """Return the numbers of the round, without the metrics of callbacks."""
         row = {"loss": self.loss, "seconds": self.seconds, "replies": len(self.participants)}
         some = {"agreement": self.agreement, "achieved_radius": self.achieved_radius, "gamma": self.gamma}
         return row | {name: value for name, value in some.items() if value is not None}
 
 
 class History(Sequence[Record]):
-    """All rounds of a run: ``history.column("loss")`` is one quantity, ``diverged`` says where and why, if it did."""
+    """All rounds of a run: ``history.column("loss")`` is one quantity; ``diverged`` is the reason of a divergence."""
 
     def __init__(self, records: Sequence[Record] = (), diverged: str | None = None) -> None:
         self._records = list(records)
         self.diverged = diverged
 
     def append(self, record: Record) -> None:
+        """Add the record of a round."""
         self._records.append(record)
 
     def column(self, name: str) -> list[Any]:
+        """Return one field of all rounds."""
         return [getattr(record, name) for record in self._records]
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row per round: its numbers, and what callbacks added."""
+        """Return one row per round: its numbers, and the metrics of callbacks."""
         return [{"round": record.round, **record.numbers(), **record.metrics} for record in self._records]
 
     def to_pandas(self) -> Any:
-        """A ``pandas.DataFrame`` with one row per round (needs ``wafl-learn[pandas]``)."""
+        """Return a ``pandas.DataFrame`` with one row per round (needs ``wafl-learn[pandas]``)."""
         return to_frame(self.rows)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
-        """A matplotlib figure of the loss and, if there is one, the achieved radius by round; saved if given a path."""
+        """Plot the loss and, if there is one, the achieved radius by round; save the figure if given a path."""
         return plot_histories({"": self}, path)
 
     def to_json(self) -> list[dict[str, Any]]:
+        """Return the records as plain values."""
         rows = [dict(vars(record)) for record in self._records]  # asdict would copy every number of the cohort
         return rows if self.diverged is None else [*rows, {"diverged": self.diverged}]
 
     @classmethod
     def from_json(cls, rows: Sequence[dict[str, Any]]) -> Self:
-        """The history from what :meth:`to_json` gave; a ValueError names a value of another type."""
+        """Return the history from the values of :meth:`to_json`.
+
+        Raises ValueError with the name of a value that has the wrong type.
+        """
 
         def restore(value: Any) -> Any:
             return tuple(restore(item) for item in value) if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""All that a training remembers between rounds: plain data, so a checkpoint is this on disk."""
+"""Store the whole state of a training between rounds as plain data, which a checkpoint writes to disk."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,14 +9,14 @@ from wafl.parts.messages import State
 from wafl.results.history import History
 
 LaneKey = tuple[int, int]
-"""A run and a client."""
+"""The indices of a run and a client."""
 ClientState = Mapping[str, Tensor]
-"""What a client keeps between rounds, by the part of the method that keeps it."""
+"""A client's memory between rounds, by the part of the method that owns it."""
 
 
 @dataclass
 class RunProgress:
-    """One run between two rounds; ``stopped`` says why it ended before its last round, if it did."""
+    """One run between two rounds; ``stopped`` is the reason if it ended before its last round."""
 
     state: State
     history: History = field(default_factory=History)
@@ -25,7 +25,10 @@ class RunProgress:
 
 @dataclass(frozen=True)
 class ChosenRadius:
-    """The radius that a run chose, why, and for each ``tried`` the accuracy (or loss) of all and the worst left out."""
+    """The chosen radius of a run, the reason, and the held-out accuracy (or loss) of each ``tried`` radius.
+
+    The accuracy is given for all held-out clients and for the worst of them.
+    """
 
     radius: float
     why: str
@@ -34,10 +37,11 @@ class ChosenRadius:
 
 @dataclass
 class Progress:
-    """The runs of a sweep, by their places in it, and what methods let clients keep.
+    """The runs of a sweep, by their indices in it, and the clients' memory.
 
-    ``chunk_sizes`` is how many lanes were computed together in each group of runs: sums in another order would round
-    differently. ``chosen`` is what ``radius="auto"`` stands for: a training that resumes does not choose again.
+    ``chunk_sizes`` are the numbers of lanes that were computed together in each group of runs, since sums in another
+    order would round differently. ``chosen`` contains the radii chosen for ``radius="auto"``, so that a resumed
+    training does not choose again.
     """
 
     runs: dict[int, RunProgress] = field(default_factory=dict[int, RunProgress])

@@ -1,4 +1,4 @@
-"""A trained model with its history; on disk it is safetensors and JSON (``saved.py``)."""
+"""Define a trained model with its history, stored on disk as safetensors and JSON (``saved.py``)."""
 
 import copy
 import os
@@ -29,16 +29,16 @@ from wafl.tasks.task import Loss, sharing_tensors
 
 FORMAT = 1
 LAST = "last round: "
-"""What the names of the last round's tensors begin with, in a file whose own are the mean of several rounds."""
+"""The prefix of the last round's tensors, in a file whose main tensors are the mean of several rounds."""
 
 SHOWN = ("loss", "achieved_radius", "agreement")
-"""What a page shows of each round."""
+"""The numbers of each round that a page shows."""
 
 
 @documented
 @dataclass(frozen=True)
 class Run:
-    """A trained model with its history: what :func:`wafl.fit` returns."""
+    """A trained model with its history, the result of :func:`wafl.fit`."""
 
     method: Annotated[str, "The name of the method."]
     params: Annotated[dict[str, Tensor], "The trained parameters, by name."]
@@ -60,15 +60,15 @@ class Run:
 
     @property
     def last_params(self) -> dict[str, Tensor]:
-        """The parameters after the last round, by name: those of the run, unless it averaged its last rounds."""
+        """The parameters after the last round, by name; they differ from ``params`` if last rounds were averaged."""
         return self.params if self.last is None else self.last
 
     @cached_property
     def model(self) -> nn.Module:
-        """The trained model in evaluation mode: a copy that is yours, and the same one whenever you ask for it.
+        """The trained model in evaluation mode: your copy, the same at every access.
 
-        You may call it, train it or move it to a device: nothing in the run changes (:meth:`to` moves a run), and what
-        the run does changes nothing in it.
+        You may call it, train it or move it to a device: this does not change the run (:meth:`to` moves a run), and the
+        run does not change it.
         """
         return copy.deepcopy(self.module).eval()
 
@@ -83,25 +83,25 @@ class Run:
 
     @property
     def point(self) -> dict[str, Any]:
-        """What varied in the sweep that the run belongs to, by name; empty if it was trained by itself."""
+        """The varied values of the run's sweep, by name; empty if it was trained alone."""
         return dict(self.settings.get("sweep") or {})
 
     @property
     def name(self) -> str:
-        """The method, and what varied in the sweep except the seed, such as ``WAFL (gamma=1.0)``."""
+        """The method, and the varied values of the sweep except the seed, such as ``WAFL (gamma=1.0)``."""
         varied = ", ".join(f"{name}={value}" for name, value in self.point.items() if name != "seed")
         return f"{self.method} ({varied})" if varied else self.method
 
     @property
     def diverged(self) -> str | None:
-        """Why training ended early, if it diverged; the parameters are those of the last good round."""
+        """The reason why training diverged, if it did; the parameters are from the last good round."""
         return self.history.diverged
 
     def outputs(self, x: Any) -> Tensor:
-        """The model's outputs (logits, if there are classes) for the examples ``x [N, ...]``.
+        """Return the model's outputs (logits, if there are classes) for the examples ``x [N, ...]``.
 
         These are an array or nested lists, a data frame, a data set or a ``DataLoader``; labels are ignored. Bytes are
-        prepared as in training. Other numbers are taken as they are, unless the clients were packed with
+        prepared as in training. Other numbers are used unchanged, unless the clients were packed with
         ``standardize=True``: then they are raw, and standardized here.
         """
         given = self.intake.read(x, next(iter(self.params.values())))
@@ -116,24 +116,24 @@ class Run:
             raise ValueError(f"x has {self.intake.compare(tuple(given.shape[1:]))}: {error}") from error
 
     def predict(self, x: Any) -> Tensor | NDArray[np.str_]:
-        """The predicted classes of examples, by name if they have names; for a regression, :meth:`outputs` itself."""
+        """Return the predicted classes of examples, by name if they have names; for a regression, :meth:`outputs`."""
         outputs = self.outputs(x)
         return outputs if self.num_classes is None else self.intake.name(outputs.argmax(-1))
 
     def predict_proba(self, x: Any) -> Tensor:
-        """The probability of each class for examples ``x [N, ...]``: the softmax of :meth:`outputs`."""
+        """Return the probability of each class for examples ``x [N, ...]``: the softmax of :meth:`outputs`."""
         if self.num_classes is None:
             raise ValueError("a regression has no classes, and no probabilities: use run.predict(x)")
         return self.outputs(x).softmax(-1)
 
     def to(self, device: torch.device | str) -> Self:
-        """The same run on a device such as ``"cuda"``, where it predicts and is tested; this one stays where it is."""
+        """Return a copy of the run on a device such as ``"cuda"``, where it predicts and is tested."""
         params = {name: value.to(device) for name, value in self.params.items()}
         last = None if self.last is None else {name: value.to(device) for name, value in self.last.items()}
         return replace(self, params=params, module=copy.deepcopy(self.module).to(device), last=last)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write ``params.safetensors`` and ``run.json`` to a folder, for :func:`wafl.load_run`; returns the folder."""
+        """Write ``params.safetensors`` and ``run.json`` to a folder for :func:`wafl.load_run`; return the folder."""
         from safetensors.torch import save
 
         folder = Path(path)
@@ -162,10 +162,11 @@ class Run:
         return folder
 
     def export(self, path: str | os.PathLike[str], input_shape: Sequence[int] | None = None) -> Path:
-        """Write the model, with its preprocessing, to a new file for other programs; returns the file.
+        """Write the model, with its preprocessing, to a new file for other programs, and return the file.
 
-        The name says the format: ``.safetensors``, ``.pt2`` or ``.onnx`` (:func:`wafl.results.export.export_model`).
-        ``input_shape`` is that of one example, for a run that does not know it.
+        The name determines the format: ``.safetensors``, ``.pt2`` or ``.onnx``
+        (:func:`wafl.results.export.export_model`). ``input_shape`` is the shape of one example, for a run that does not
+        know it.
         """
         shape = input_shape or self.intake.shape or (models.spec(self.module) or {}).get("input_shape")
         if shape is None:
@@ -178,19 +179,19 @@ class Run:
     def card(
         self, folder: str | os.PathLike[str], *, scores: Sequence[Tested] = (), certificate: Promised | None = None
     ) -> Path:
-        """Write a model card for the Hugging Face Hub into a new folder; returns its ``README.md``.
+        """Write a model card for the Hugging Face Hub to a new folder, and return its ``README.md``.
 
         Args:
             folder: the folder, new or empty.
-            scores: what :func:`wafl.evaluate` measured, with and without attacks.
-            certificate: the ``published`` values of what :func:`wafl.certify` returns, written next to the card.
+            scores: scores from :func:`wafl.evaluate`, with and without attacks.
+            certificate: the ``published`` values of a certificate from :func:`wafl.certify`, written next to the card.
         """
         return write_card(self, folder, scores, certificate)
 
     def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
-        """Write a page of what the run itself knows, its rounds, client weights and settings; returns the file.
+        """Write a page with the run's rounds, client weights and settings, and return the file.
 
-        :func:`wafl.write_report` adds what the model does on its clients' data. Needs ``wafl-learn[report]``.
+        :func:`wafl.write_report` adds the model's behavior on its clients' data. Needs ``wafl-learn[report]``.
         """
         return Runs([self]).report(path)
 
@@ -199,15 +200,15 @@ class Run:
 
 
 class Runs(list[Run]):
-    """A list of runs that knows what varies between them: what :func:`wafl.sweep` returns."""
+    """A list of runs with their varied values, the result of :func:`wafl.sweep`."""
 
     @property
     def points(self) -> list[dict[str, Any]]:
-        """What varies, by name, one combination per run."""
+        """The varied values, by name, one combination per run."""
         return [run.point for run in self]
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row per run: what varies, its seed, and how its training ended."""
+        """Return one row per run: the varied values, its seed, and the end of its training."""
         rows: list[dict[str, Any]] = []
         for run in self:
             last = run.history[-1].numbers() if run.history else {}
@@ -217,16 +218,16 @@ class Runs(list[Run]):
         return rows
 
     def to_pandas(self, *, all: bool = False) -> Any:
-        """A ``pandas.DataFrame`` (``wafl-learn[pandas]``) of the runs, with columns that differ, or ``all``."""
+        """Return a ``pandas.DataFrame`` (``wafl-learn[pandas]``) of the runs, with columns that differ, or ``all``."""
         return to_frame(lambda: self.rows() if all else varying(self.rows(), keep=("method", "final_loss")))
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
-        """A matplotlib figure of loss and achieved radius by round, one line per run; saved if given a path."""
+        """Plot loss and achieved radius by round, one line per run; save the figure if given a path."""
         named = {", ".join(f"{name}={value}" for name, value in run.point.items()): run.history for run in self}
         return plot_histories(named, path, self[0].method if self else "WAFL")
 
     def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
-        """Write a page of what the runs themselves know, as :meth:`Run.report` does for one; returns the file."""
+        """Write a page about the runs, as :meth:`Run.report` does for one, and return the file."""
         from wafl.report.page import Page, Study, check_page_packages, write_page
 
         check_page_packages()
@@ -236,7 +237,7 @@ class Runs(list[Run]):
         return write_page(Page("WAFL report", [study]), Path(path))
 
     def sections(self) -> list[Any]:
-        """What a page shows of the runs: their rounds, weights and settings."""
+        """Return the sections of a page: the rounds, weights and settings of the runs."""
         import json
 
         from wafl.report import sections
@@ -275,7 +276,7 @@ class Runs(list[Run]):
 
 
 def buffers(model: nn.Module) -> dict[str, Tensor]:
-    """What a model holds in addition to its parameters, such as the statistics of BatchNorm, and saves."""
+    """Return a model's saved tensors other than parameters, such as the statistics of BatchNorm."""
     saved = model.state_dict()
     return {name: value for name, value in model.named_buffers() if name in saved}
 
@@ -283,7 +284,7 @@ def buffers(model: nn.Module) -> dict[str, Tensor]:
 def with_params(
     model: nn.Module, params: Mapping[str, Tensor], statistics: Mapping[str, Tensor] | None = None
 ) -> nn.Module:
-    """A copy of the model that holds these parameters, which must be exactly those of the model, and statistics."""
+    """Return a copy of the model with these parameters, which must match its parameters exactly, and statistics."""
     model = copy.deepcopy(model)
     named = dict(model.named_parameters())
     check_names("parameter", named, params)
@@ -295,7 +296,7 @@ def with_params(
 
 
 def check_names(kind: str, known: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
-    """Refuse tensors of other names or shapes than a model has."""
+    """Raise ValueError if tensors have other names or shapes than the model's."""
     for name in known.keys() ^ saved.keys():
         side = "model" if name in known else "file"
         raise ValueError(f"{kind} {name} is only in the {side}: pass the model that was saved")

@@ -1,4 +1,4 @@
-"""Runs from disk: what their files must hold, and who they were."""
+"""Load runs from disk, and check the content and origin of their files."""
 
 import os
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ ALWAYS = (
     "rounds", "cohort", "local_steps", "local_epochs", "batch_size", "learning_rate", "momentum", "weight_decay",
     "server_learning_rate", "seed",
 )  # fmt: skip
-"""What the schedules of all versions have."""
+"""The fields that the schedules of all versions have."""
 SCHEDULE: dict[str, Any] = {
     name if name in ALWAYS else f"{name}?": option.kind | None if option.optional else option.kind
     for name, option in options_of(Schedule).items()
@@ -55,16 +55,16 @@ SAVED: dict[str, Any] = {
     "history": list[dict[str, Any]],
     "sha256": str,
 }
-"""What ``run.json`` holds (:func:`wafl.base.json_types.check_types`)."""
+"""The types of ``run.json`` (:func:`wafl.base.json_types.check_types`)."""
 
 
 def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss: Loss | None = None) -> Run:
-    """The run in a folder that :meth:`Run.save` wrote.
+    """Load the run from a folder that :meth:`Run.save` wrote.
 
     Args:
         path: the folder.
-        model: the module, if it is your own; a model from :mod:`wafl.models` is built from the folder.
-        loss: the loss, if it is your own.
+        model: the module, if you wrote it; a model from :mod:`wafl.models` is built from the folder.
+        loss: the loss, if you wrote it.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load
@@ -116,7 +116,7 @@ def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss:
 
 
 def _as_named_now(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a saved run: earlier versions called the objective of a method its adversary."""
+    """Return a saved run's settings with current names: the objective used to be called the adversary."""
     method = settings.get("method")
     if not isinstance(method, dict) or "adversary" not in method:
         return settings
@@ -125,7 +125,7 @@ def _as_named_now(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def has_own_model(path: str | os.PathLike[str]) -> bool:
-    """Whether a saved run holds a model that wafl did not build, which must be passed to load it."""
+    """Return whether a saved run has a user's model, which must be passed to load it."""
     try:
         return unsealed(read_limited(Path(path) / "run.json")).get("model") is None
     except (OSError, ValueError):
@@ -133,7 +133,7 @@ def has_own_model(path: str | os.PathLike[str]) -> bool:
 
 
 def saved_history(path: str | os.PathLike[str]) -> History:
-    """The history of a saved run; its files are checked, but its model is not built."""
+    """Return the history of a saved run; its files are checked, but its model is not built."""
     folder = Path(path)
     try:
         about = unsealed(read_limited(folder / "run.json"))
@@ -145,7 +145,7 @@ def saved_history(path: str | os.PathLike[str]) -> History:
 
 
 def _tensors(folder: Path, about: Mapping[str, Any]) -> bytes:
-    """The tensors of a saved run; a ValueError if they are not those that it was saved with."""
+    """Return the tensors of a saved run; raise ValueError if their checksum is wrong."""
     content = read_tensors(folder / "params.safetensors")
     if sha256(content).hexdigest() != about["sha256"]:
         raise ValueError("params.safetensors is not the file that run.json was written with")

@@ -1,4 +1,4 @@
-"""Servers and their optimizers, which turn the clients' models into the next model; one file per family.
+"""Define servers and their optimizers, which turn the clients' models into the next model; one file per family.
 
 A new one is a class in one of the files and a line in the lists below.
 """
@@ -18,10 +18,10 @@ __all__ = [
 ]  # fmt: skip
 
 OPTIMIZERS = {"sgd": SGD, "momentum": Momentum, "adam": Adam, "yogi": Yogi}
-"""Optimizers of the server that an experiment file can name; as a server, each is given the clients' mean."""
+"""The server optimizers that an experiment file can name; each steps toward the clients' mean."""
 AGGREGATES = {
     "clipped": Clipped, "median": Median, "trimmed_mean": TrimmedMean, "krum": Krum, "multi_krum": MultiKrum,
     "geometric_median": GeometricMedian, "bulyan": Bulyan, "masked": Masked, "normalized": Normalized,
     "extrapolated": Extrapolated,
 }  # fmt: skip
-"""Servers that an experiment file can name and that replace the mean; each may have one of the optimizers."""
+"""The servers that an experiment file can name and that replace the mean; each may have an optimizer."""

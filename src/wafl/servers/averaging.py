@@ -1,4 +1,4 @@
-"""Servers that take the mean of the clients' models: plain, of clipped updates, or FedDyn's.
+"""Average the clients' models: plain, with clipped updates, or with FedDyn's correction.
 
 Clipped: Sun et al., "Can you really backdoor federated learning?" (2019). Dynamic: Acar et al., "Federated learning
 based on dynamic regularization" (ICLR 2021).
@@ -25,7 +25,7 @@ Stepping = Annotated[
 
 @frozen
 class Aggregating(Server):
-    """A server that hands one model, its aggregate of the clients' models, to an optimizer."""
+    """A server that passes one model, its aggregate of the clients' models, to an optimizer."""
 
     optimizer: Stepping = field(default_factory=SGD, kw_only=True)  # pyright: ignore[reportIncompatibleVariableOverride]
 
@@ -34,26 +34,31 @@ class Aggregating(Server):
         """Return one model ``[P]`` from the clients' models."""
 
     def at_rate(self, rate: float) -> Server | None:
+        """Return this server with a learning rate, or None if it has an optimizer already."""
         return self.changed(optimizer=SGD(rate)) if self.optimizer == SGD() else None
 
     def initial_memory(self, params: Tensor) -> Vectors:
+        """Return the optimizer's memory before the first round."""
         return self.optimizer.initial_memory(params)
 
     def step(self, update: Update, memory: Vectors) -> tuple[Tensor, Vectors]:
+        """Return the next model, by the optimizer's step to the aggregate."""
         return self.optimizer.apply(update.start, self.aggregate(update), memory)
 
 
 @frozen
 class Averaging(Aggregating):
-    """The weighted mean of the clients' models, handed to an optimizer."""
+    """The weighted mean of the clients' models, followed by an optimizer's step."""
 
     optimizer: Stepping = field(default_factory=SGD)
 
     @property
     def averages(self) -> bool:
+        """Whether the server uses only the mean of the models; a derived class may use each model."""
         return type(self) is Averaging  # one that derives from it may look at each model
 
     def aggregate(self, update: Update) -> Tensor:
+        """Return the weighted mean of the clients' models."""
         return update.mean()
 
 
@@ -61,8 +66,8 @@ class Averaging(Aggregating):
 class Clipped(Aggregating):
     """The mean, weighted by lambda, of the models with updates of at most ``multiple`` times the median length.
 
-    The median knows no weights: every client of the round has one vote, and of two updates the longer is compared with
-    the shorter. If no update is that long, the result is that of :class:`Averaging`, bit for bit.
+    The median ignores weights: every client of the round has one vote, and of two updates the longer is compared with
+    the shorter. If no update exceeds the limit, the result is the same as with :class:`Averaging`, bit for bit.
     """
 
     multiple: Annotated[
@@ -70,6 +75,7 @@ class Clipped(Aggregating):
     ] = 1.0
 
     def aggregate(self, update: Update) -> Tensor:
+        """Return the weighted mean of the models with shortened updates."""
         lengths = lengths_of(update.start, update.params)
         longest = lengths.new_tensor(longest_of(lengths, self.multiple)).expand_as(lengths)
         return update.mean(shortened(update.start, update.params, lengths, longest))
@@ -85,12 +91,15 @@ class Dynamic(Server):
 
     @property
     def averages(self) -> bool:
+        """True, since the server uses only the mean of the models."""
         return True
 
     def initial_memory(self, params: Tensor) -> Vectors:
+        """Return h before the first round, zeros."""
         return {"h": torch.zeros_like(params)}
 
     def step(self, update: Update, memory: Vectors) -> tuple[Tensor, Vectors]:
+        """Return the next model and h."""
         mean = update.mean()
         h = memory["h"] - float(update.shares.sum()) * (mean - update.start)
         return mean - h, {"h": h}

@@ -1,4 +1,4 @@
-"""Servers that select models by their distances: Krum, multi-Krum and Bulyan.
+"""Select models by their distances: Krum, multi-Krum and Bulyan.
 
 Krum and multi-Krum: Blanchard et al., "Machine learning with adversaries" (NeurIPS 2017). Bulyan: El Mhamdi et al.,
 "The hidden vulnerability of distributed learning in Byzantium" (ICML 2018).
@@ -19,15 +19,16 @@ from wafl.servers.averaging import Aggregating
 
 @frozen
 class Krum(Aggregating):
-    """The model whose ``n - liars - 2`` nearest others are the nearest, in the sum of squared distances.
+    """The model with the smallest sum of squared distances to its ``n - liars - 2`` nearest neighbors.
 
-    Distances know no weights; a client without weight takes no part. The chosen client's model is the aggregate, so
-    what only the other clients' data could teach is lost.
+    Distances ignore weights; a client without weight is excluded. The chosen client's model is the aggregate, so the
+    information in the other clients' data is lost.
     """
 
     liars: Annotated[int, Count(0), "How many clients per round may lie; a round needs 2 liars + 3 clients."] = 1
 
     def check(self, num_clients: int) -> None:
+        """Raise ValueError if a round has too few clients for this number of liars."""
         if num_clients < 2 * self.liars + 3:
             raise ValueError(
                 f"liars={self.liars} needs at least {2 * self.liars + 3} clients per round, and there are "
@@ -35,12 +36,13 @@ class Krum(Aggregating):
             )
 
     def aggregate(self, update: Update) -> Tensor:
+        """Return the selected model."""
         present = update.weights.nonzero().flatten()
         distances = squared_distances(update.start, update.params[present.to(update.params.device)])
         return self.of_best(update, present[scores(distances, self.liars).argsort(stable=True)])
 
     def of_best(self, update: Update, chosen: Tensor) -> Tensor:
-        """Return the aggregate, given the clients that take part in the order of their scores."""
+        """Return the aggregate, given the participating clients in the order of their scores."""
         return update.params[chosen[0]]
 
 
@@ -51,6 +53,7 @@ class MultiKrum(Krum):
     kept: Annotated[int | None, Count(), "How many models count; by default all but liars + 2 of a round."] = None
 
     def check(self, num_clients: int) -> None:
+        """Raise ValueError if a round has too few clients, or if ``kept`` includes some liars."""
         super().check(num_clients)
         if self.kept is not None and self.kept > num_clients - self.liars:
             raise ValueError(
@@ -59,12 +62,13 @@ class MultiKrum(Krum):
             )
 
     def of_best(self, update: Update, chosen: Tensor) -> Tensor:
+        """Return the weighted mean of the models with the best scores."""
         best = chosen[: self.kept or max(1, len(chosen) - self.liars - 2)].sort().values
         return weighted_mean(update.weights[best], update.params[best.to(update.params.device)])
 
 
 def squared_distances(start: Tensor, models: Tensor) -> Tensor:
-    """Return the squared distance ``[n, n]`` between each two models; each model is infinitely far from itself."""
+    """Return the squared distance ``[n, n]`` between any two models; each model is infinitely far from itself."""
     products = gram(models, start)
     squares = products.diagonal()
     distances = (squares[:, None] + squares[None, :] - 2.0 * products).clamp(min=0).cpu()
@@ -81,14 +85,14 @@ def scores(distances: Tensor, liars: int) -> Tensor:
 class Bulyan(Aggregating):
     """Each parameter is the mean of the values nearest to the median, among models that Krum selects.
 
-    Of n models, Krum selects one after another until ``n - 2 liars`` are selected. Of their values,
-    ``n - 4 liars`` count: those nearest to the median. All of these count the same; a client without weight takes no
-    part.
+    Krum selects models one by one until ``n - 2 liars`` of n models are selected. Of their values, the ``n - 4 liars``
+    nearest to the median count, with equal weights. A client without weight is excluded.
     """
 
     liars: Annotated[int, Count(0), "How many clients per round may lie; a round needs 4 liars + 3 clients."] = 1
 
     def check(self, num_clients: int) -> None:
+        """Raise ValueError if a round has too few clients for this number of liars."""
         if num_clients < self._least:
             raise ValueError(
                 f"bulyan with liars={self.liars} needs at least {self._least} clients per round, and there are "
@@ -96,6 +100,7 @@ class Bulyan(Aggregating):
             )
 
     def aggregate(self, update: Update) -> Tensor:
+        """Return the mean of the values near the median among the selected models."""
         models = update.params[update.weights.nonzero().flatten().to(update.params.device)]
         if len(models) < self._least:
             raise TooFewRepliesError(
@@ -114,7 +119,7 @@ class Bulyan(Aggregating):
         return torch.cat(by_columns(mean_near_median, models[selected]))
 
     def _selected(self, distances: Tensor) -> list[int]:
-        """Return the models that Krum selects, one after another, each among those that are left."""
+        """Return the models that Krum selects one by one, each among the remaining models."""
         left = list(range(len(distances)))
         selected: list[int] = []
         while len(selected) < len(distances) - 2 * self.liars:

@@ -1,4 +1,4 @@
-"""Medians of the clients' models, which hold as long as liars have less than half of the weight.
+"""Compute medians of the clients' models, which are robust if liars have less than half of the weight.
 
 By coordinates, and the trimmed mean: Yin et al., "Byzantine-robust distributed learning" (ICML 2018), algorithm 1. The
 geometric median: Pillutla et al., "Robust aggregation for federated learning" (IEEE TSP, 2022), algorithm 2.
@@ -16,19 +16,20 @@ from wafl.parts.server import Update
 from wafl.servers.averaging import Aggregating
 
 ROUNDING = 1e-12
-"""Shares of the weight that differ by less are the same."""
+"""The difference below which two shares of the weight are equal."""
 
 
 @frozen
 class Median(Aggregating):
-    """Each parameter is the weighted median of the clients' values: half of the weight lies on either side.
+    """The weighted median of the clients' values, parameter by parameter: half of the weight lies on either side.
 
-    With equal weights that is the usual median, the mean of the two middle values if there are two. Client weights
-    count as votes: whoever has more than half of the weight decides alone. Sizes are claims, so if clients may lie use
+    With equal weights this is the usual median, the mean of the two middle values if there are two. Client weights
+    count as votes: a client with more than half of the weight decides alone. Sizes are claims. If clients may lie, use
     ``client_weights="uniform"``, or cap the examples that a client may claim.
     """
 
     def aggregate(self, update: Update) -> Tensor:
+        """Return the weighted median of each parameter."""
         shares = (update.weights.double() / update.weights.sum()).to(update.params.device)
 
         def median(part: Tensor) -> Tensor:
@@ -43,11 +44,11 @@ class Median(Aggregating):
 
 @frozen
 class TrimmedMean(Aggregating):
-    """Each parameter is the mean of the clients' values without the lowest and the highest, by weight.
+    """The mean of the clients' values without the lowest and the highest, by weight, parameter by parameter.
 
-    ``trim`` is the share of the weight that is cut off at either end; a client that is cut only in part counts with the
-    rest of its weight. With equal weights and ``trim = k / n``, the k lowest and the k highest of n values are cut. It
-    holds against liars that have at most this share of the weight.
+    ``trim`` is the share of the weight that is removed at either end; a client that is removed in part counts with the
+    rest of its weight. With equal weights and ``trim = k / n``, the k lowest and the k highest of n values are removed.
+    The mean is robust to liars that have at most this share of the weight.
     """
 
     trim: Annotated[
@@ -57,6 +58,7 @@ class TrimmedMean(Aggregating):
     ] = 0.2
 
     def aggregate(self, update: Update) -> Tensor:
+        """Return the trimmed mean of each parameter."""
         shares = (update.weights.double() / update.weights.sum()).to(update.params.device)
         low, high = self.trim, 1.0 - self.trim
 
@@ -71,22 +73,23 @@ class TrimmedMean(Aggregating):
 
 
 SETTLED = 1e-12
-"""The iteration ends when no share of a client changes by more than this."""
+"""The iteration stops when no client's share changes by more than this."""
 
 
 @frozen
 class GeometricMedian(Aggregating):
     """The model z with the smallest ``sum_i lambda_i ||model_i - z||``.
 
-    Weiszfeld's iteration takes the mean of the models with weights ``lambda_i / max(||model_i - z||, smoothing)``, over
-    and over; ``smoothing`` is relative to the length of the longest update. Client weights count as votes: whoever has
-    more than half of the weight decides alone.
+    Weiszfeld's iteration repeatedly takes the mean of the models with weights ``lambda_i / max(||model_i - z||,
+    smoothing)``; ``smoothing`` is relative to the length of the longest update. Client weights count as votes: a client
+    with more than half of the weight decides alone.
     """
 
     iterations: Annotated[int, Count(), "The most of Weiszfeld's iterations."] = 1000
     smoothing: Annotated[float, Positive(), "Distances below this share of the longest update count as this."] = 1e-6
 
     def aggregate(self, update: Update) -> Tensor:
+        """Return the geometric median of the models."""
         # Every iterate is a mean of the models, so the iteration runs on its shares and the models' inner products.
         products = gram(update.params, update.start).cpu()
         squares, weights = products.diagonal(), update.weights.cpu().double()

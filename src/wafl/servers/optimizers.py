@@ -1,4 +1,4 @@
-"""The server's step from its model to the clients' mean: plain, with momentum, or adapted to each parameter."""
+"""Step from the server's model to the clients' mean: plain, with momentum, or adapted to each parameter."""
 
 from typing import Annotated
 
@@ -17,6 +17,7 @@ class SGD(Optimizer):
     rate: Annotated[float, Positive(), "The server's learning rate; 1 takes the clients' mean."] = 1.0
 
     def apply(self, params: Tensor, mean: Tensor, memory: Vectors) -> tuple[Tensor, Vectors]:
+        """Return the model after a step of this rate toward the mean."""
         return mean if self.rate == 1.0 else params + self.rate * (mean - params), memory
 
 
@@ -28,9 +29,11 @@ class Momentum(Optimizer):
     beta: Annotated[float, Range(0, 1, high_open=True), Tunable(), "The share of the last velocity that is kept."] = 0.9
 
     def initial_memory(self, params: Tensor) -> Vectors:
+        """Return a velocity of zeros."""
         return {"velocity": torch.zeros_like(params)}
 
     def apply(self, params: Tensor, mean: Tensor, memory: Vectors) -> tuple[Tensor, Vectors]:
+        """Return the model after a step along the velocity, and the velocity."""
         velocity = self.beta * memory["velocity"] + (mean - params)
         return params + self.rate * velocity, {"velocity": velocity}
 
@@ -54,16 +57,18 @@ class Adam(Optimizer):
     ] = 1e-3
 
     def initial_memory(self, params: Tensor) -> Vectors:
+        """Return the running means before the first round."""
         return {"mean": torch.zeros_like(params), "square": torch.full_like(params, self.tau**2)}
 
     def apply(self, params: Tensor, mean: Tensor, memory: Vectors) -> tuple[Tensor, Vectors]:
+        """Return the model after an adapted step, and the running means."""
         direction = mean - params
         first = self.beta1 * memory["mean"] + (1.0 - self.beta1) * direction
         second = self.next_square(memory["square"], direction.square())
         return params + self.rate * first / (second.sqrt() + self.tau), {"mean": first, "square": second}
 
     def next_square(self, square: Tensor, latest: Tensor) -> Tensor:
-        """The running mean of squares after the latest square."""
+        """Return the running mean of squares after the latest square."""
         return self.beta2 * square + (1.0 - self.beta2) * latest
 
 
@@ -72,6 +77,7 @@ class Yogi(Adam):
     """Like :class:`Adam`, but with ``v <- v - (1 - beta2) d^2 sign(v - d^2)``: it changes by at most ``d^2``."""
 
     def next_square(self, square: Tensor, latest: Tensor) -> Tensor:
+        """Return the running value of squares, which changes by at most the latest square."""
         return square - (1.0 - self.beta2) * latest * (square - latest).sign()
 
 

@@ -1,5 +1,5 @@
-"""Prediction sets for a client that never trained: scores, thresholds, shifts, and the object that users get.
+"""Compute prediction sets for a client that never trained: scores, thresholds, shifts, and the public object.
 
-``answers.py`` is what one client computes, ``thresholds.py`` what follows from all answers. Both are pure, so that
-they may run in different places.
+``answers.py`` contains the computation of one client, ``thresholds.py`` the conclusions from all answers. Both are
+pure, so that they may run in different places.
 """

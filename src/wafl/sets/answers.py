@@ -1,4 +1,4 @@
-"""What one client computes from its own examples: how many of their scores are above each threshold.
+"""Compute one client's answer from its examples: the number of their scores above each threshold.
 
 A client sends its :class:`Answer` and nothing else. Thresholds are rounded up to the grid, so an answer is a few
 counts, whatever the number of its examples.
@@ -25,13 +25,13 @@ from wafl.tasks.problem import Problem
 from wafl.theory.constants.assumptions import task_of
 
 ROOM = 1e-9
-"""How far a score may be above a threshold, relative to 1 + |threshold|, and its label still be in the set.
+"""The tolerance of a score above a threshold, relative to 1 + |threshold|, for its label to be in the set.
 
-The last bits of an output depend on how many examples are computed together. Without room, a label whose score equals
-the threshold would leave the set of an example that is predicted alone.
+The last bits of an output depend on the number of examples in the same computation. Without room, a label whose score
+equals the threshold would leave the set of an example that is predicted alone.
 """
 PLACES = 2.0**20
-"""Counts of moved scores are rounded up to multiples of ``1 / PLACES``, so that their sums are exact."""
+"""The rounding of counts of moved scores, up to multiples of ``1 / PLACES``, so that their sums are exact."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Scorer:
 
     @classmethod
     def of(cls, model: Run | nn.Module, score: Score, examples: Examples) -> Self:
-        """Read a model; `examples` are some that it must accept."""
+        """Read a model; it must accept these `examples`."""
         task, params = task_of(model, examples=examples)
         x = examples.rows(torch.arange(1), params.dtype)
         task.traits = replace(task.traits, integers=takes_integers(lambda x: task.call(params, x), x))
@@ -59,7 +59,7 @@ class Scorer:
 
     @classmethod
     def of_shape(cls, model: Run | nn.Module, score: Score, shape: Sequence[int]) -> Self:
-        """Read a model without examples at hand, which must accept some of this shape."""
+        """Read a model that must accept examples of this shape, without using any examples."""
         label = torch.zeros(1, dtype=torch.int64)
         return cls.of(model, score, Examples(torch.zeros(1, *shape), label, torch.tensor([0, 1])))
 
@@ -77,7 +77,7 @@ class Scorer:
         return self.score.sets(outputs, with_room(threshold))
 
     def labels(self, y: Tensor, outputs: Tensor) -> Tensor:
-        """Return labels as the score reads them; raise ValueError for those that have no score."""
+        """Return labels in the score's form; raise ValueError for labels without a score."""
         if not self.score.of_classes:
             if y.numel() != len(y):
                 raise ValueError(f"an example has {y[0].numel()} targets: prediction sets are for one")
@@ -91,7 +91,7 @@ class Scorer:
 
 @frozen
 class Answer:
-    """What a client sends: its number of examples, and how many scores are above each threshold of a grid."""
+    """A client's answer: its number of examples, and the number of scores above each threshold of a grid."""
 
     size: Annotated[int, "The number of examples."]
     above: Annotated[tuple[float, ...], "How many of their scores are above each threshold; after a shift, at most."]
@@ -104,7 +104,7 @@ class Client:
         scorer: the model and the score.
         x: the examples, ``[n, ...]``.
         y: their labels, or targets.
-        norm: the ground norm of shifts, if scores above thresholds are to be counted after one.
+        norm: the ground norm of shifts, to count scores after a shift.
     """
 
     def __init__(self, scorer: Scorer, x: Tensor, y: Tensor, norm: float | None = None) -> None:
@@ -123,7 +123,7 @@ class Client:
             self._distances = distances_of(scorer.problem, scorer.score, *moving, norm)
 
     def above(self, threshold: float, shift: Shift | None = None) -> float:
-        """Return how many scores are above the threshold; after a shift, at most."""
+        """Return the number of scores above the threshold; after a shift, an upper bound."""
         if shift is None:
             return self.size - bisect_right(self.scores, threshold)
         assert self._distances is not None
@@ -131,7 +131,7 @@ class Client:
         return min(math.ceil(count * PLACES) / PLACES, float(self.size))
 
     def answer(self, grid: Sequence[float], shift: Shift | None = None) -> Answer:
-        """Return what the client sends."""
+        """Return the client's answer."""
         return Answer(self.size, tuple(self.above(threshold, shift) for threshold in grid))
 
     def sets(self, threshold: float) -> Tensor:
@@ -139,7 +139,7 @@ class Client:
         return self._scorer.sets(self._outputs, threshold)
 
     def covered(self, threshold: float) -> int:
-        """Return how many labels are in their sets."""
+        """Return the number of labels that are in their sets."""
         if self._scorer.score.of_classes:
             return int(self.sets(threshold).gather(-1, self._y[:, None]).sum())
         return int((self._scores <= with_room(threshold)).sum())
@@ -155,7 +155,7 @@ def with_room(threshold: float) -> float:
 
 
 def check_grid(grid: Sequence[float]) -> tuple[float, ...]:
-    """Return the thresholds; raise ValueError unless they are finite and rise."""
+    """Return the thresholds; raise ValueError unless they are finite and increasing."""
     thresholds = tuple(float(threshold) for threshold in grid)
     if not thresholds or not all(map(math.isfinite, thresholds)):
         raise ValueError("grid must hold finite thresholds, at least one")

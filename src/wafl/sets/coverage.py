@@ -1,4 +1,4 @@
-"""How often the labels of some clients are in their prediction sets, and how large the sets are."""
+"""Measure how often the labels of some clients are in their prediction sets, and the size of the sets."""
 
 import os
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ class Coverage:
 
     @property
     def mean(self) -> float:
-        """The mean coverage over clients: how often the next example of a random client is covered."""
+        """The mean coverage over clients, which is the coverage of the next example of a random client."""
         return fmean(self.covered)
 
     @property
@@ -48,12 +48,12 @@ class Coverage:
 
     @property
     def share(self) -> float:
-        """The share of the clients whose coverage is at least what is promised."""
+        """The share of the clients whose coverage is at least the promised one."""
         return fmean(value >= self.promised for value in self.covered)
 
     @property
     def unit(self) -> str:
-        """What a size counts."""
+        """The unit of a size."""
         return "classes per set" if self.of_classes else "mean interval width"
 
     def rows(self) -> list[dict[str, Any]]:
@@ -62,11 +62,11 @@ class Coverage:
         return [dict(zip(("client", "examples", "coverage", "size", "full"), row, strict=True)) for row in columns]
 
     def to_pandas(self) -> Any:
-        """A ``pandas.DataFrame`` (``wafl-learn[pandas]``) with one row per client."""
+        """Return a ``pandas.DataFrame`` (``wafl-learn[pandas]``) with one row per client."""
         return to_frame(self.rows)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
-        """Draw coverage against size, one point per client, as a matplotlib figure; saved if given a path."""
+        """Plot coverage against size, one point per client; save the figure if given a path."""
         from wafl.report.plotting import coverage_against_size
 
         return coverage_against_size(

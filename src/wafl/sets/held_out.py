@@ -1,4 +1,4 @@
-"""Clients that calibrate: read one by one, and checked to be new to the model."""
+"""Read calibration clients one by one, and check that they are new to the model."""
 
 import torch
 from torch import nn
@@ -18,7 +18,7 @@ def read_clients(
         scorer: the model and the score.
         clients: the clients; all of their examples are read.
         norm: the ground norm of shifts, if there are any.
-        most: how many examples of each client are read at most.
+        most: the maximum number of examples to read of each client.
     """
     examples, dtype = clients.examples, scorer.problem.params.dtype
     scored: dict[str, Client] = {}
@@ -57,7 +57,7 @@ def _digests(clients: Federation) -> dict[str, str]:
 
 
 def check_source(model: Run | nn.Module, clients: Federation) -> None:
-    """Raise ValueError if a run was trained in another unit than the clients have, or numbers classes otherwise."""
+    """Raise ValueError if a run and the clients have different units or numbers of classes."""
     if not isinstance(model, Run):
         return
     if (unit := model.settings.get("unit", clients.unit)) != clients.unit:

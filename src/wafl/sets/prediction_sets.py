@@ -1,4 +1,4 @@
-"""Prediction sets that cover the next client, from clients that did not train."""
+"""Build prediction sets that cover the next client, from clients that did not train."""
 
 import math
 import os
@@ -31,7 +31,7 @@ from wafl.theory.population.levels import check_invited, missing_line
 
 @frozen
 class PredictionSets:
-    """Sets of labels that cover the next client's, and what is promised of them."""
+    """Sets of labels that cover the next client's labels, with their promise."""
 
     scorer: Annotated[Scorer, "The model and the score."]
     threshold: Annotated[float, "The highest score of a label in a set; infinity if every set is full."]
@@ -44,7 +44,7 @@ class PredictionSets:
 
     @property
     def invited(self) -> int:
-        """The number K of clients that were invited."""
+        """The number K of invited clients."""
         return len(self.calibrated.names) + len(self.missing)
 
     def predict(self, x: Any) -> Tensor:
@@ -66,16 +66,16 @@ class PredictionSets:
         return self.target.sentence(self.invited, self.unit)
 
     def row(self, label: str, clients: Federation) -> SetRow:
-        """Return what a page shows of these sets, on some clients."""
+        """Return the row of a page for these sets on some clients."""
         measured = self.evaluate(clients)
         covered = list(zip(measured.names, measured.covered, strict=True))
         numbers = measured.mean, measured.size, sum(measured.full)
         return SetRow(label, self.statement, self.threshold, covered, *numbers)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the threshold, the promise and the calibration to a JSON file, without the model; returns the file.
+        """Write the threshold, the promise and the calibration to a JSON file, without the model; return the file.
 
-        :func:`wafl.load_sets` reads it again.
+        :func:`wafl.load_sets` reads the file.
         """
         check_place(Path(path))
         content = {
@@ -123,8 +123,8 @@ def prediction_sets(
 ) -> PredictionSets:
     """Return prediction sets that cover the next client, from clients that did not train.
 
-    The calibration clients must be drawn from the population of all clients, as :meth:`wafl.Federation.hold_out` draws
-    them. All of their examples count. The promise holds for each radius by itself, not for several radii together.
+    The calibration clients must be drawn from the population of all clients, as with :meth:`wafl.Federation.hold_out`.
+    All of their examples count. The promise is valid for each radius separately, not for several radii together.
 
     Args:
         model: a run or a model, with one output per class or, for a regression, one output.
@@ -132,18 +132,19 @@ def prediction_sets(
         coverage: the fraction of labels to cover.
         about: ``"client"`` to cover this fraction of the next client's examples, with a confidence; ``"example"`` to
             cover the next example of the next client with this probability.
-        confidence: the probability of a promise about the next client. If you leave it out, it is 0.95, or the highest
-            that the clients support if that is lower. If you pass one that they do not support, you get an error.
+        confidence: the probability of a promise about the next client. The default is 0.95, or the highest confidence
+            that the clients support if it is lower. An unsupported value raises an error.
         score: ``"margin"``, ``"probability"``, ``"aps"`` or ``"raps"``; ``"residual"`` or ``"scaled_residual"`` for a
             regression; or a :class:`wafl.sets.scores.Score`. By default the margin, or the residual.
-        radius: how far the next client's examples may move, in the unit of the data. For the margin and the residual.
+        radius: the maximum shift of the next client's examples, in the unit of the data; for the margin and the
+            residual.
         norm: the ground norm, 1, 2 or inf.
         power: the order p of the Wasserstein distance, 1 or 2.
         own_sampling: if True, the promise about the next client is about its distribution, not only its examples.
         training: the clients that trained: none of them may calibrate. ``about="example"`` with a radius needs them.
-        invited: the names of all clients that were asked, fixed before any of them answered. Those that are not in
+        invited: the names of all invited clients, fixed before any of them answered. Clients that are not in
             `calibration` count as if none of their labels were covered.
-        grid: the thresholds to round up to, rising; by default there is no rounding.
+        grid: the increasing thresholds to round up to; by default there is no rounding.
 
     >>> import wafl
     >>> seen, unseen = wafl.load_dataset("digits").partition(num_clients=60, iid=True).hold_out(0.5)

@@ -1,4 +1,4 @@
-"""Prediction sets from disk."""
+"""Load prediction sets from disk."""
 
 import math
 import os
@@ -32,15 +32,15 @@ SAVED: dict[str, Any] = {
     "calibration": list[dict[str, Any]],
 }
 COLUMNS = (tuple[str, ...], tuple[int, ...], *[tuple[float, ...]] * 2, tuple[int, ...])
-"""The types of a calibration's columns, as :meth:`Coverage.rows` has them."""
+"""The types of a calibration's columns, as in :meth:`Coverage.rows`."""
 
 
 def load_sets(path: str | os.PathLike[str], model: Run | nn.Module) -> PredictionSets:
-    """Return prediction sets that :meth:`wafl.PredictionSets.save` wrote.
+    """Load prediction sets from a file of :meth:`wafl.PredictionSets.save`.
 
     Args:
         path: the file.
-        model: the model that they were calibrated for; the file has its digest.
+        model: the model of their calibration; the file has its digest.
     """
     file = Path(path)
     if not file.is_file():

@@ -1,4 +1,4 @@
-"""Scores: how badly a label suits an example, by the model's outputs. A prediction set is the labels of a low score."""
+"""Score how badly a label suits an example, by the model's outputs; a prediction set has the labels of low scores."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -18,7 +18,7 @@ class Score(ABC):
     of_classes: ClassVar[bool] = True
     """Whether labels are classes; otherwise they are numbers."""
     outputs: ClassVar[int] = 2
-    """How many outputs a model has: exactly for numbers, at least for classes."""
+    """The number of a model's outputs: exactly for numbers, at least for classes."""
     moves: ClassVar[bool] = False
     """Whether the distance to a larger score is known, which a radius needs."""
 
@@ -43,32 +43,36 @@ class ClassScore(Score):
         """Return the score of each class, ``[n, C]``."""
 
     def of(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the score of each example's label, ``[n]``."""
         return self.of_all(outputs).gather(-1, y[:, None])[:, 0]
 
     def sets(self, outputs: Tensor, threshold: float) -> Tensor:
+        """Return the classes with a score of at most `threshold`, and the class with the largest output."""
         # The class with the largest output is in each set: a threshold below 0 would leave sets empty.
         return (self.of_all(outputs) <= threshold).scatter(-1, outputs.argmax(-1, keepdim=True), True)
 
 
 @frozen
 class Margin(ClassScore):
-    """``max over j != y of f_j - f_y``: how far the best other class is ahead of the label."""
+    """The lead of the best other class over the label, ``max over j != y of f_j - f_y``."""
 
     name = "margin"
     moves = True
 
     def of_all(self, outputs: Tensor) -> Tensor:
+        """Return the score of each class, ``[n, C]``."""
         (best, second), (top, _) = (each.unbind(-1) for each in outputs.topk(2, dim=-1))
         return best[:, None].expand_as(outputs).scatter(-1, top[:, None], second[:, None]) - outputs
 
 
 @frozen
 class Probability(ClassScore):
-    """``1 - p_y``, with p the softmax of the outputs (Sadinle, Lei and Wasserman 2019)."""
+    """The score ``1 - p_y``, with p the softmax of the outputs (Sadinle, Lei and Wasserman 2019)."""
 
     name = "probability"
 
     def of_all(self, outputs: Tensor) -> Tensor:
+        """Return the score of each class, ``[n, C]``."""
         return 1.0 - outputs.softmax(-1)
 
 
@@ -82,10 +86,11 @@ class APS(ClassScore):
     name = "aps"
 
     def of_all(self, outputs: Tensor) -> Tensor:
+        """Return the score of each class, ``[n, C]``."""
         return self._mass_and_rank(outputs)[0]
 
     def _mass_and_rank(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mass of the classes at least as probable as each class, and how many these are."""
+        """Return the mass and the number of the classes at least as probable as each class."""
         p = outputs.softmax(-1)
         ordered = p.sort(-1, descending=True).values
         last = torch.searchsorted(-ordered, -p, right=True) - 1
@@ -101,13 +106,14 @@ class RAPS(APS):
     free: Annotated[int, Count(0), "How many classes add nothing."] = 5
 
     def of_all(self, outputs: Tensor) -> Tensor:
+        """Return the score of each class, ``[n, C]``."""
         mass, rank = self._mass_and_rank(outputs)
         return mass + self.penalty * (rank - self.free).clamp_min(0).to(mass)
 
 
 @frozen
 class Residual(Score):
-    """``|y - f(x)|``, for a model with one output."""
+    """The score ``|y - f(x)|``, for a model with one output."""
 
     name = "residual"
     of_classes = False
@@ -115,23 +121,27 @@ class Residual(Score):
     moves = True
 
     def of(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the score of each example's target, ``[n]``."""
         return (y.view(-1) - outputs[:, 0]).abs()
 
     def sets(self, outputs: Tensor, threshold: float) -> Tensor:
+        """Return the ends of the intervals, ``[n, 2]``."""
         return torch.stack([outputs[:, 0] - threshold, outputs[:, 0] + threshold], dim=1)
 
 
 @frozen
 class ScaledResidual(Score):
-    """``|y - f(x)| / s(x)``, for a model whose second output s is positive."""
+    """The score ``|y - f(x)| / s(x)``, for a model whose second output s is positive."""
 
     name = "scaled_residual"
     of_classes = False
 
     def of(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the score of each example's target, ``[n]``."""
         return (y.view(-1) - outputs[:, 0]).abs() / self._scale(outputs)
 
     def sets(self, outputs: Tensor, threshold: float) -> Tensor:
+        """Return the ends of the intervals, ``[n, 2]``."""
         width = threshold * self._scale(outputs)
         return torch.stack([outputs[:, 0] - width, outputs[:, 0] + width], dim=1)
 
@@ -151,7 +161,7 @@ SCORES: dict[str, Callable[[], Score]] = {
 
 
 def make_score(score: str | Score | None, num_classes: int | None) -> Score:
-    """Return the score of this name; None is the margin, or for a regression the residual."""
+    """Return the score with this name; None means the margin, or for a regression the residual."""
     if score is None:
         return Residual() if num_classes is None else Margin()
     if isinstance(score, str):

@@ -1,7 +1,7 @@
-"""The search for a threshold where all clients' examples are at hand, and for the gamma of a shift.
+"""Search for a threshold with all clients' examples available, and for the gamma of a shift.
 
-Counts after a shift are upper bounds. A threshold that is high enough for upper bounds is at least as high as the one
-for the exact counts, whether the bounds fall with the threshold or not.
+Counts after a shift are upper bounds. A threshold that is high enough for upper bounds is at least as high as the
+threshold for the exact counts, whether the bounds fall with the threshold or not.
 """
 
 import math
@@ -21,13 +21,13 @@ from wafl.sets.thresholds import Holds, smallest
 from wafl.theory.population.levels import exact
 
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
-"""Shares of the allowed misses that ``gamma radius^power`` may spend."""
+"""The shares of the allowed misses that ``gamma radius^power`` may spend."""
 FEW = 200
-"""The most examples of each client that trained on which gamma is chosen."""
+"""The maximum number of examples of each training client for the choice of gamma."""
 HALVINGS, FEW_HALVINGS = 24, 8
-"""How often the interval of a threshold after a shift is halved: for the threshold, and for the choice of gamma."""
+"""The number of halvings of a threshold's interval after a shift: for the threshold, and for gamma."""
 DOUBLINGS = 60
-"""How often the step to a higher threshold is doubled at most."""
+"""The maximum number of doublings of the step to a higher threshold."""
 
 
 def search(clients: Sequence[Client], shift: Shift | None, holds: Holds, halvings: int = HALVINGS) -> float:
@@ -55,7 +55,7 @@ def search(clients: Sequence[Client], shift: Shift | None, holds: Holds, halving
 
 
 def with_gamma(shift: Shift, scorer: Scorer, training: Federation | None, coverage: float, invited: int) -> Shift:
-    """Return the shift with the gamma that has the lowest threshold on the clients that trained."""
+    """Return the shift with the gamma that has the lowest threshold on the training clients."""
     if training is None:
         raise PreconditionError(
             "about='example' with a radius needs training=, the clients that trained, on which gamma is chosen"

@@ -1,8 +1,8 @@
-"""How many of a client's scores may be above a threshold after its examples move.
+"""Count the scores of a client that may be above a threshold after its examples move.
 
 Let d(z, t) be the distance from example z to the region where its score exceeds t. For a linear model it is exact: the
 margin of class j is ``t - A_j`` below t, and rises by at most ``||w_j - w_y||_*`` per unit of distance. For networks
-whose slopes are proven it is a lower bound. Rounding is included as in certificates.
+with proven slopes it is a lower bound. Rounding is included as in certificates.
 
 **The client's own examples.** By duality, the largest share of scores above t in the ball of W_p with this radius is
 
@@ -10,9 +10,9 @@ whose slopes are proven it is a lower bound. Rounding is included as in certific
 
 which is attained by moving the nearest examples first, while the budget ``n radius^p`` lasts.
 
-**The next example of the next client.** That share is concave in the distribution, so its mean over a few examples is
-too small. With gamma fixed in advance, ``gamma radius^p + mean_i max(0, 1 - gamma d(z_i, t)^p)`` is a mean, and
-bounds the share at every gamma.
+**The next example of the next client.** This share is concave in the distribution, so its mean over a few examples is
+too small. With gamma fixed in advance, ``gamma radius^p + mean_i max(0, 1 - gamma d(z_i, t)^p)`` is a mean, and bounds
+the share at every gamma.
 """
 
 import math
@@ -35,9 +35,9 @@ from wafl.theory.networks.rounding import rounding_of
 from wafl.theory.phi.incumbents import Ball
 
 LOSSY = 8.0 * TERMS * 2.0**-53
-"""More than what float64 loses of a distance and of a margin, relative to the outputs."""
+"""An upper bound on the relative rounding of a distance and of a margin in float64."""
 Distances = Callable[[float], Tensor]
-"""From a threshold t to d(z, t) of each example, ``[n]``."""
+"""A function from a threshold t to d(z, t) of each example, ``[n]``."""
 
 
 @frozen
@@ -57,7 +57,7 @@ class Shift:
         return 0.0 if self.gamma is None else self.gamma * self.radius**self.power
 
     def count(self, distance: Tensor) -> float:
-        """Return how many of the scores with these distances are above the threshold at most."""
+        """Return an upper bound on the number of scores above the threshold, given their distances."""
         cost = distance.pow(self.power)
         if self.gamma is not None:
             return float((1.0 - self.gamma * cost).clamp_min(0.0).sum())
@@ -109,7 +109,7 @@ def distances_of(problem: Problem, score: Score, x: Tensor, y: Tensor, outputs: 
 
 
 def _slope(problem: Problem, norm: float, features: int) -> tuple[float, float]:
-    """Return the Lipschitz constant of a model's only output, and by how much the output may jump besides."""
+    """Return the Lipschitz constant of a model's only output, and the bound of its additional jumps."""
     if problem.linear is not None:
         return float(power_norm(problem.linear[0][0], dual(norm), 1)), 0.0
     layers = last_layer(problem.task.module)

@@ -1,4 +1,4 @@
-"""What prediction sets promise: how much they cover, of whom, how surely, and after which shift."""
+"""Define the promise of prediction sets: the coverage, for whom, the confidence, and the shift."""
 
 from dataclasses import replace
 from typing import Annotated, Literal, Self
@@ -16,7 +16,7 @@ INSIDE = Range(0.0, 1.0, low_open=True, high_open=True)
 
 @frozen
 class Target:
-    """What prediction sets promise."""
+    """The promise of prediction sets."""
 
     coverage: Annotated[float, INSIDE, "The fraction of labels to cover."] = 0.9
     about: Annotated[About, Choice(("client", "example")), "The next client, or its next example."] = "client"

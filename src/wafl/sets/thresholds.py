@@ -1,4 +1,4 @@
-"""From the clients' answers to a threshold: conformal prediction with clients as units.
+"""Compute a threshold from the clients' answers, by conformal prediction with clients as units.
 
 There are K invited clients. ``m_k(t)`` is the fraction of client k's scores above t, and 1 for a client that did not
 answer. All comparisons are exact: a coverage is the decimal that Python prints, and counts are fractions.
@@ -11,10 +11,10 @@ This is conformal risk control with clients as units (Angelopoulos et al. 2024),
 prediction (Lee, Barber and Willett 2023; Dunn, Wasserman and Ramdas 2018).
 
 **The next client**: let ``t_k`` be the smallest t with ``m_k(t) <= 1 - coverage``. With probability `confidence`, the
-next client's own ``t_k`` is at most the ``ceil(confidence (K + 1))``-th smallest. That is the smallest t at which as
-many clients have ``m_k(t) <= 1 - coverage``. For the next client's distribution, half of the failure probability
-``1 - confidence`` pays for the K clients' own draws: ``m_k(t) n_k`` must be so small that a binomial variable of
-``n_k`` draws, each above with probability ``1 - coverage``, is as small with probability ``(1 - confidence) / 2K``.
+next client's ``t_k`` is at most the ``ceil(confidence (K + 1))``-th smallest. That is the smallest t at which this
+number of clients has ``m_k(t) <= 1 - coverage``. For the next client's distribution, half of the failure probability
+``1 - confidence`` pays for the K clients' draws: ``m_k(t) n_k`` must be so small that a binomial variable of ``n_k``
+draws, each above with probability ``1 - coverage``, is at most this small with probability ``(1 - confidence) / 2K``.
 
 **Liars.** If up to f clients may answer anything, f is added to the sum, and to the rank.
 """
@@ -30,13 +30,13 @@ from wafl.sets.answers import Answer
 from wafl.theory.population.levels import exact
 
 Above = Sequence[tuple[int, float]]
-"""Of each client that answered, its number of examples, and how many of their scores are above a threshold."""
+"""For each client that answered, its number of examples, and the number of their scores above a threshold."""
 Holds = Callable[[Above], bool]
-"""Whether a threshold is high enough, from the clients' counts above it."""
+"""A function that returns whether a threshold is high enough, from the clients' counts above it."""
 
 
 def smallest(candidates: Sequence[float], is_high_enough: Callable[[int], bool]) -> float:
-    """Return the first of the rising `candidates` whose index is high enough, or infinity."""
+    """Return the first of the increasing `candidates` whose index is high enough, or infinity."""
     index = bisect_left(range(len(candidates)), True, key=is_high_enough)
     return candidates[index] if index < len(candidates) else math.inf
 
@@ -76,7 +76,7 @@ def for_example(invited: int, coverage: float, spent: float = 0.0, liars: int = 
 
 
 def for_client(invited: int, coverage: float, confidence: float, *, own_sampling: bool, liars: int = 0) -> Holds:
-    """Return the condition that as many clients as the confidence takes have ``m_k(t) <= 1 - coverage``.
+    """Return the condition that enough clients for the confidence have ``m_k(t) <= 1 - coverage``.
 
     >>> for_client(9, 0.9, 0.9, own_sampling=False)([(10, 1)] * 9)
     True

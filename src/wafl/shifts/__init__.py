@@ -1,4 +1,4 @@
-"""How the world changes data between training and use: shifts that need no model, each with a severity.
+"""Model how data change between training and use: shifts that need no model, each with a severity.
 
 ``shift.py`` has the base class. To add a shift, write its class in a file here and add one line to ``SHIFTS``.
 """
@@ -34,6 +34,6 @@ SHIFTS: dict[str, type[Attack]] = {
     "inversion": Inversion,
     "label_shift": LabelShift,
 }
-"""Every shift that experiment files and ``wafl evaluate`` can name."""
+"""All shifts that experiment files and ``wafl evaluate`` can name."""
 MOVES: dict[str, type[Shift]] = {name: kind for name, kind in SHIFTS.items() if issubclass(kind, Shift)}
 """The shifts that move examples, which an experiment can apply to clients that never train."""

@@ -1,4 +1,4 @@
-"""Shifts of images: rotation, translation, blur and occlusion. Beyond its edges an image repeats them."""
+"""Shift images by rotation, translation, blur and occlusion; edges are repeated outside an image."""
 
 import math
 from functools import lru_cache
@@ -15,7 +15,7 @@ from wafl.shifts.shift import PURPOSE, Draw, Severity, Shift, check_images, each
 
 @frozen
 class Rotation(Shift):
-    """Every image is turned counterclockwise by ``90 * severity`` degrees about its center (bilinear).
+    """A counterclockwise rotation of every image by ``90 * severity`` degrees about its center (bilinear).
 
     >>> quarter = rotation(severity=1.0).apply(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]))
     >>> quarter.round().tolist()
@@ -40,7 +40,7 @@ class Rotation(Shift):
 
 @frozen
 class Translation(Shift):
-    """Every image moves by ``severity * direction`` pixels (bilinear between whole pixels).
+    """A move of every image by ``severity * direction`` pixels (bilinear between whole pixels).
 
     >>> translation(severity=1.0).apply(torch.tensor([[[[1.0, 2.0, 3.0]]]])).round().tolist()
     [[[[1.0, 1.0, 2.0]]]]
@@ -66,7 +66,7 @@ class Translation(Shift):
 
 @frozen
 class Blur(Shift):
-    """Every pixel is averaged with its neighbors under a Gaussian, cut off at four standard deviations.
+    """A Gaussian average of every pixel with its neighbors, cut off at four standard deviations.
 
     >>> blur(severity=1.0).apply(torch.ones(1, 1, 4, 4)).mean()
     tensor(1.)
@@ -85,7 +85,7 @@ class Blur(Shift):
 
 @lru_cache(maxsize=8)  # in training it is asked for in every step
 def _blurring(severity: float, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """One dimension's blur ``[size, size]``, with the weight that falls outside the image added to the edge."""
+    """Return one dimension's blur ``[size, size]``, with weight outside the image added to the edge."""
     radius = int(4.0 * severity + 0.5)
     offsets = torch.arange(-radius, radius + 1)
     weights = torch.exp(-0.5 * (offsets.double() / severity) ** 2)
@@ -96,7 +96,7 @@ def _blurring(severity: float, size: int, dtype: torch.dtype, device: torch.devi
 
 @frozen
 class Occlusion(Shift):
-    """A square of every image, as dirt on a lens makes, has the darkest value of the image; its place is drawn.
+    """A square at a random place of every image, as from dirt on a lens, with the image's darkest value.
 
     >>> image = torch.tensor([[[[0.0, 1.0], [1.0, 1.0]]]])
     >>> occlusion(severity=1.0).apply(image).sum()
@@ -130,7 +130,7 @@ class Occlusion(Shift):
 
 
 def _centered(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Each pixel's offset from the center of the image, in pixels: ``[H, 1]`` down, ``[1, W]`` right."""
+    """Return each pixel's offset from the center of the image, in pixels: ``[H, 1]`` down, ``[1, W]`` right."""
     height, width = x.shape[-2:]
     down = torch.arange(height, dtype=torch.float64, device=x.device) - 0.5 * (height - 1)
     right = torch.arange(width, dtype=torch.float64, device=x.device) - 0.5 * (width - 1)
@@ -138,7 +138,7 @@ def _centered(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sample(x: Tensor, down: Tensor, right: Tensor) -> Tensor:
-    """The images ``x``, each pixel read at this offset from the center."""
+    """Return the images ``x``, each pixel read at this offset from the center."""
     height, width = x.shape[-2:]
     points = torch.broadcast_tensors(right / (0.5 * width), down / (0.5 * height))
     # Every image is read at the same points, so all of them can be channels of one.

@@ -1,4 +1,4 @@
-"""The base class of shifts that move examples, and the shift of labels, which moves none."""
+"""Define the base class of shifts that move examples, and the shift of labels, which moves none."""
 
 import math
 from abc import abstractmethod
@@ -21,7 +21,7 @@ _CHUNK = 2**20
 
 
 class Draw(IntEnum):
-    """The step of a shift's key, so that shifts draw independently of each other; 0 is for drawing clients."""
+    """The step of a shift's key, which makes the draws of shifts independent; 0 is for drawing clients."""
 
     AFFINE = 1
     GAUSSIAN = 2
@@ -32,7 +32,7 @@ class Draw(IntEnum):
 
 
 def Severity(highest: float = math.inf) -> Range:
-    """The range of a severity."""
+    """Return the range of a severity."""
     return Range(0.0, highest, ": 0 leaves the data as they are, more moves them further")
 
 
@@ -62,7 +62,7 @@ class Shift(Attack):
             )
 
     def apply(self, x: Any, seed: int = 0, rows: Tensor | None = None) -> Tensor:
-        """The moved ``x [N, ...]``: each result depends only on the example, its number in ``rows`` and the seed.
+        """Return the moved ``x [N, ...]``; each result depends only on the example, its index in ``rows`` and the seed.
 
         Without ``rows``, examples are numbered from 0.
 
@@ -83,22 +83,24 @@ class Shift(Attack):
         return moved if self.box is None else moved.clamp(*self.box)
 
     def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
+        """Return the moved examples."""
         return self.apply(population.x[0], seed, population.rows)[None]
 
     def describe(self, unit: str) -> str:
+        """Describe the shift: its size with the unit, and bounds."""
         return f"{self._label(unit)}, {in_words(self.bounds)}"
 
     @abstractmethod
     def _label(self, unit: str) -> str:
-        """The shift in words, without its bounds."""
+        """Describe the shift without its bounds."""
 
     @abstractmethod
     def _shifted(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
-        """The moved ``x [N, ...]`` at a severity above 0, not yet clipped."""
+        """Return the moved ``x [N, ...]`` at a severity above 0, not yet clipped."""
 
 
 def check_images(x: Tensor, name: str) -> None:
-    """Refuse examples that are not images."""
+    """Raise ValueError if examples are not images."""
     if x.ndim < 3:
         raise ValueError(
             f"{name} moves images [N, C, H, W], not examples of shape {tuple(x.shape[1:])}: reshape them, "
@@ -107,18 +109,18 @@ def check_images(x: Tensor, name: str) -> None:
 
 
 def each_row(rows: Tensor, like: Tensor, seed: int, kind: Draw, make: Callable[[Tensor, Key], Tensor]) -> list[Tensor]:
-    """Call ``make(indices, keys)`` on all ``rows``, some at a time; a row's key depends on its number alone."""
+    """Call ``make(indices, keys)`` on all ``rows``, some at a time; a row's key depends only on its index."""
     chunks = torch.arange(len(rows), device=like.device).split(max(1, _CHUNK // max(1, like.shape[1])))
     return [make(chunk, Key.of_examples(seed, rows[chunk], int(kind))) for chunk in chunks]
 
 
 @frozen
 class LabelShift(Attack):
-    """Label probabilities change from ``p_c``, those of the data, to ``q_c`` proportional to ``p_c d_c^severity``.
+    """A change of label probabilities from the data's ``p_c`` to ``q_c``, proportional to ``p_c d_c^severity``.
 
     d is drawn from the seed, uniformly from all label distributions (Dirichlet with all parameters 1). At 0 all
-    examples count the same; at 1 the odds of two labels change by those of d; beyond that, the most favored label takes
-    over.
+    examples have the same weight; at 1 the odds of two labels change by the odds in d; above 1, the most favored label
+    dominates.
 
     >>> label_shift(severity=0.0).weights([0, 1, 1, 2], num_classes=3).tolist()
     [0.25, 0.25, 0.25, 0.25]
@@ -130,7 +132,7 @@ class LabelShift(Attack):
     severity: Annotated[float, Severity(), "The size of the shift; 0 changes nothing."]
 
     def weights(self, y: Any, num_classes: int | None, seed: int = 0) -> Tensor:
-        """Each example's weight ``[N]`` under the shifted labels; they sum to 1."""
+        """Return each example's weight ``[N]`` under the shifted labels; the weights sum to 1."""
         labels = torch.as_tensor(y)
         if num_classes is None or labels.is_floating_point() or labels.ndim != 1 or len(labels) == 0:
             raise ValueError(
@@ -146,10 +148,11 @@ class LabelShift(Attack):
         return torch.softmax(self.severity * (tilt - tilt.max()), dim=0)
 
     def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
-        """The examples stay where they are: the shift is in :meth:`weights`."""
+        """Return the unmoved examples, since :meth:`weights` is the shift."""
         return population.x
 
     def describe(self, unit: str) -> str:
+        """Describe the shift."""
         return f"label shift, severity {self.severity:g}"
 
 

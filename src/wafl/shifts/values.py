@@ -1,4 +1,4 @@
-"""Shifts of the values themselves: affine maps, Gaussian and shot noise, inversion; for images and plain vectors."""
+"""Shift the values of images or vectors: affine maps, Gaussian and shot noise, inversion."""
 
 import math
 from typing import Annotated, ClassVar
@@ -19,10 +19,10 @@ RANGE = "The darkest and the brightest value, both finite; 'data': what the data
 class Affine(Shift):
     """FedRobust's model of a shift (Reisizadeh et al., NeurIPS 2020): one map ``x -> A x + b`` for all examples.
 
-    ``A = I + severity (contrast (I - 1 1^T / D) + linear G)`` and ``b = severity brightness 1``. The first term
-    changes an example's differences from its own mean; G has independent normal entries of variance ``1 / D``,
-    drawn from the seed, so that ``||G x||`` is about ``||x||``; ``brightness`` is in the units of the data.
-    ``||A - I||`` and ``||b||`` are thus proportional to the severity.
+    ``A = I + severity (contrast (I - 1 1^T / D) + linear G)`` and ``b = severity brightness 1``. The first term changes
+    an example's differences from its mean; G has independent normal entries of variance ``1 / D``, drawn from the seed,
+    so that ``||G x||`` is about ``||x||``; ``brightness`` is in the units of the data. ``||A - I||`` and ``||b||`` are
+    thus proportional to the severity.
 
     >>> affine(severity=1.0, linear=0.0).apply([[0.0, 1.0]])
     tensor([[0.4500, 0.9500]])
@@ -44,7 +44,7 @@ class Affine(Shift):
         return (flat + self.severity * change).view_as(x)
 
     def _mapped(self, flat: Tensor, seed: int) -> Tensor:
-        """``G x``, some rows of G at a time: a color image's whole G would not fit into memory."""
+        """Return ``G x``, computed with some rows of G at a time, since a color image's G exceeds the memory."""
         features = flat.shape[1]
 
         def products(rows: Tensor, key: Key) -> Tensor:
@@ -55,7 +55,7 @@ class Affine(Shift):
 
 @frozen
 class GaussianNoise(Shift):
-    """Every value gets independent normal noise: ``x + severity n`` with n standard normal.
+    """Independent normal noise on every value: ``x + severity n`` with n standard normal.
 
     >>> moved = gaussian_noise(severity=0.1).apply(torch.zeros(100, 100))
     >>> round(float(moved.std()), 2)
@@ -78,10 +78,10 @@ class GaussianNoise(Shift):
 
 @frozen
 class ShotNoise(Shift):
-    """Light is counted in photons: ``v -> severity^2 Poisson(v / severity^2)``, with v in [0, 1] the place in the box.
+    """Photon noise: ``v -> severity^2 Poisson(v / severity^2)``, with v in [0, 1] the position in the box.
 
     The brightest value is ``1 / severity^2`` photons on average and has the standard deviation ``severity``, as a
-    fraction of the range ``high - low``; a darker one has ``severity sqrt(v)``, and the darkest has no noise.
+    fraction of the range ``high - low``; a darker value has ``severity sqrt(v)``, and the darkest has no noise.
 
     >>> shot_noise(severity=0.5, bounds=(0.0, 1.0)).apply(torch.zeros(1, 3))
     tensor([[0., 0., 0.]])
@@ -108,7 +108,7 @@ class ShotNoise(Shift):
 
 
 def _shot(light: Tensor, severity: float, u: Tensor) -> Tensor:
-    """``severity^2`` times the u-quantile of ``Poisson(light / severity^2)``.
+    """Return ``severity^2`` times the u-quantile of ``Poisson(light / severity^2)``.
 
     Up to 30 photons are counted; beyond that, ``rate + sqrt(rate) z + (z^2 - 1) / 6`` with the normal quantile z
     (Cornish and Fisher's expansion) is within one photon.
@@ -123,7 +123,7 @@ def _shot(light: Tensor, severity: float, u: Tensor) -> Tensor:
 
 
 def poisson_quantile(rate: Tensor, u: Tensor) -> Tensor:
-    """The least k with ``P(K <= k) > u`` for K ~ Poisson(rate), by summing probabilities."""
+    """Return the smallest k with ``P(K <= k) > u`` for K ~ Poisson(rate), by summing probabilities."""
     count = torch.zeros_like(rate)
     probability = torch.exp(-rate)
     total = probability
@@ -138,7 +138,7 @@ def poisson_quantile(rate: Tensor, u: Tensor) -> Tensor:
 
 @frozen
 class Inversion(Shift):
-    """Every value goes toward its negative: ``x -> (1 - severity) x + severity (low + high - x)``, all gray at 1/2.
+    """A move of every value toward its negative: ``x -> (1 - severity) x + severity (low + high - x)``, gray at 1/2.
 
     >>> inversion(severity=0.5, bounds=(0.0, 1.0)).apply([[0.0, 0.25]])
     tensor([[0.5000, 0.5000]])

@@ -1,6 +1,6 @@
-"""Estimators for scikit-learn that minimize the worst expected loss in a Wasserstein ball, and their exact solver.
+"""Provide scikit-learn estimators that minimize the worst expected loss in a ball, and their exact solver.
 
-Public: what is imported here.
+The names imported here are public.
 """
 
 from wafl.sklearn.estimators import WassersteinClassifier, WassersteinRegressor

@@ -1,4 +1,4 @@
-"""The radius that ``radius="auto"`` stands for: chosen by leaving clients out, or examples where clients are few."""
+"""Choose the radius for ``radius="auto"`` on held-out clients, or on held-out examples if clients are few."""
 
 import warnings
 from collections.abc import Iterator
@@ -18,20 +18,21 @@ from wafl.train.chosen_radius import FEWEST, best_index, candidates, halves
 
 FOLDS = 3
 FEWEST_EXAMPLES = 20
-"""With fewer examples than this, a fold of them says next to nothing."""
+"""The minimum number of examples; with fewer, a fold has almost no information."""
 USUAL = 0.1
-"""The radius where nothing can be left out, as a part of how far a client's examples lie from their mean."""
+"""The default radius without held-out data, as a fraction of the distance of a client's examples from their mean."""
 CRUDE, FEW_STEPS = 1e-4, 40
-"""The tolerance of a solver whose model is only judged, and the most steps that it takes."""
+"""The tolerance and the maximum number of steps of a solver whose model is only judged."""
 
 
 def choose_radius(estimator: Any, x: Array, y: Array, groups: Array) -> float:
-    """A radius for the estimator on these examples, whose clients are ``groups`` (0, 1, ...).
+    """Choose a radius for the estimator on these examples, whose clients are ``groups`` (0, 1, ...).
 
-    The candidates are 0.01, 0.03, 0.1 and 0.3 times how far a client's examples lie from their mean. With four clients
-    or more, each half of them judges models of the other half; with fewer, three folds of the examples do. It is the
-    smallest candidate that is not clearly worse than the best (:func:`wafl.train.chosen_radius.best_index`). It is the
-    third one with fewer than 20 examples and fewer than four clients, and where no part to train on has two classes.
+    The candidates are 0.01, 0.03, 0.1 and 0.3 times the distance of a client's examples from their mean. With four
+    clients or more, each half of them judges models of the other half; with fewer, three folds of the examples do. The
+    result is the smallest candidate that is not clearly worse than the best
+    (:func:`wafl.train.chosen_radius.best_index`). It is the third candidate if there are fewer than 20 examples and
+    fewer than four clients, or if no training part has two classes.
     """
     apart = np.concatenate([x[groups == client] - x[groups == client].mean(0) for client in np.unique(groups)])
     spread = float(np.sqrt(np.mean((apart**2).sum(-1))))
@@ -45,7 +46,7 @@ def choose_radius(estimator: Any, x: Array, y: Array, groups: Array) -> float:
 
 
 def _folds(x: Array, groups: Array) -> Iterator[tuple[Array, list[Array]]]:
-    """Which rows train, and those of each client, or of the fold, that judges them."""
+    """Yield the rows that train, and the rows of each client, or of the fold, that judges them."""
     clients = int(groups.max()) + 1
     if clients >= FEWEST:
         for left_out in halves(clients, 0):
@@ -58,7 +59,7 @@ def _folds(x: Array, groups: Array) -> Iterator[tuple[Array, list[Array]]]:
 def _judged(
     estimator: Any, x: Array, y: Array, groups: Array, train: Array, judges: list[Array], spread: float
 ) -> list[list[float]]:
-    """For each judge the accuracy, or the squared error, of each candidate; NaN where training diverged."""
+    """Return the accuracy, or the squared error, of each candidate for each judge; NaN where training diverged."""
     classifies = is_classifier(estimator)
     if classifies and len(np.unique(y[train])) < 2:
         return []

@@ -1,7 +1,7 @@
-"""A minimum of a convex function that may have kinks: BFGS with a weak Wolfe line search.
+"""Minimize a convex function that may have kinks, by BFGS with a weak Wolfe line search.
 
-Lewis and Overton, "Nonsmooth optimization via quasi-Newton methods", Mathematical Programming 2013: the same method
-that is superlinear where a function is smooth converges linearly where its minimum lies on kinks.
+Lewis and Overton, "Nonsmooth optimization via quasi-Newton methods", Mathematical Programming 2013: the method is
+superlinear where a function is smooth, and converges linearly where its minimum lies on kinks.
 """
 
 import math
@@ -16,16 +16,16 @@ Array = NDArray[Any]
 """Numbers in float64."""
 
 Function = Callable[[Array], tuple[float, Array]]
-"""Returns the value at a point, and a subgradient there."""
+"""A function that returns the value at a point, and a subgradient there."""
 
 DESCENT, CURVATURE, TRIALS = 1e-4, 0.9, 40
 STEPS = 10
-"""A descent ends once this many steps together gain next to nothing."""
+"""The number of steps whose joint gain must be negligible for a descent to end."""
 
 
 @dataclass(frozen=True)
 class Minimum:
-    """The best point found, the value there, the number of steps, and whether the last ones gained nothing."""
+    """The best point, its value, the number of steps, and whether the last steps gained nothing."""
 
     point: Array
     value: float
@@ -62,7 +62,7 @@ def minimize(function: Function, point: Array, tol: float, max_iter: int) -> Min
 def _search(
     function: Function, point: Array, value: float, slope: Array, direction: Array
 ) -> tuple[Array, float, Array] | None:
-    """A point along the direction where the value is lower and the slope less steep; None if float64 knows none."""
+    """Return a point along the direction with a lower value and a smaller slope, or None at float64's precision."""
     steep, low, high, step = float(slope @ direction), 0.0, math.inf, 1.0
     best: tuple[Array, float, Array] | None = None
     for _ in range(TRIALS):
@@ -80,7 +80,7 @@ def _search(
 
 
 def _updated(inverse: Array, move: Array, bend: Array, *, first: bool) -> Array:
-    """The inverse Hessian after a step, by the formula of BFGS."""
+    """Return the inverse Hessian after a step, by the formula of BFGS."""
     curved = float(move @ bend)
     if not curved > 0.0:
         return inverse

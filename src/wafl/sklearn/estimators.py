@@ -1,4 +1,4 @@
-"""The estimators: scikit-learn's conventions around the solver of linear models, and around :func:`wafl.fit`."""
+"""Define the estimators: scikit-learn's conventions around the solver of linear models and :func:`wafl.fit`."""
 
 import itertools
 import math
@@ -42,19 +42,20 @@ STEPS, ROUNDS = 5000, 100
 
 
 class WassersteinEstimator(BaseEstimator, ABC):
-    """What :class:`WassersteinClassifier` and :class:`WassersteinRegressor` share.
+    """The common base of :class:`WassersteinClassifier` and :class:`WassersteinRegressor`.
 
     Args:
-        radius: of the ball, in the unit of X; 0 is ordinary learning. ``"auto"`` leaves clients out, or examples where
-            there are fewer than four clients.
+        radius: the radius of the ball, in the unit of X; 0 is ordinary learning. ``"auto"`` chooses it on held-out
+            clients, or on held-out examples if there are fewer than four clients.
         norm: the ground norm, 1, 2 or inf.
-        power: the order of the ball, 1 or 2; a regression has 2, because its worst squared error in the ball of W_1 is
-            infinite.
-        label_cost: the price at which labels change inside the ball, too; inf keeps them.
-        hidden: the widths of hidden layers. Without any, the model is linear, and solved to its optimum.
-        tol: a linear model is solved once ten steps together lower its worst loss by less than this part of it.
-        max_iter: the most steps of the solver (5,000 by default), or the rounds that a network trains (100).
-        random_state: what a network starts from and which examples it meets when; a linear model draws nothing.
+        power: the order of the ball, 1 or 2; for a regression it is 2, because the worst squared error in the ball of
+            W_1 is infinite.
+        label_cost: the price of changing a label inside the ball; inf keeps labels fixed.
+        hidden: the widths of hidden layers. Without hidden layers, the model is linear, and solved to its optimum.
+        tol: a linear model is solved once ten steps together lower its worst loss by less than this fraction.
+        max_iter: the maximum number of steps of the solver (5,000 by default), or the rounds of a network's training
+            (100).
+        random_state: the seed of a network's start and of the order of its examples; a linear model draws nothing.
     """
 
     # `groups` are whose examples they are: with metadata routing, meta-estimators hand them on.
@@ -87,7 +88,8 @@ class WassersteinEstimator(BaseEstimator, ABC):
         Args:
             X: the examples, one row each.
             y: their labels, of any type, or their targets, one number each.
-            groups: whose example each is, for ``radius="auto"`` and :meth:`next_client`; by default one client's.
+            groups: the client of each example, for ``radius="auto"`` and :meth:`next_client`; by default a single
+                client.
         """
         x, y = self._valid(X, y)
         self._check()
@@ -113,10 +115,10 @@ class WassersteinEstimator(BaseEstimator, ABC):
         return self
 
     def certify(self, radii: Sequence[float], *, metric: Metric = "loss") -> Certificates:
-        """How large the expected loss can be under any distribution within each radius of the training examples.
+        """Bound the expected loss under every distribution within each radius of the training examples.
 
         Args:
-            radii: in the unit of X.
+            radii: the radii, in the unit of X.
             metric: ``"loss"``, or ``"error"`` for the error rate of a classifier.
         """
         check_is_fitted(self)
@@ -141,15 +143,15 @@ class WassersteinEstimator(BaseEstimator, ABC):
         metric: Metric = "loss",
         confidence: float | None = None,
     ) -> NextClient:
-        """What a client that nobody has seen may expect, from clients that did not train.
+        """Bound the loss or error of a new client, from clients that did not train.
 
         Args:
-            X: their examples.
+            X: the examples of these clients.
             y: the labels, or targets.
-            groups: whose example each is; none of them may have trained.
-            radius: by how far each client's data may move, in the unit of X.
+            groups: the client of each example; none of them may have trained.
+            radius: the maximum shift of each client's data, in the unit of X.
             metric: ``"loss"``, which needs bounds for some statements, or ``"error"`` of a linear classifier.
-            confidence: the probability with which each statement holds; by default as in :func:`wafl.next_client`.
+            confidence: the probability of each statement; by default as in :func:`wafl.next_client`.
         """
         check_is_fitted(self)
         x: Any = validate_data(self, X, reset=False, dtype=np.float64, order="C")
@@ -172,21 +174,21 @@ class WassersteinEstimator(BaseEstimator, ABC):
         radius: float = 0.0,
         own_sampling: bool = False,
     ) -> Self:
-        """Choose the threshold of :meth:`predict_set` on examples that did not train; returns the estimator.
+        """Choose the threshold of :meth:`predict_set` on examples that did not train, and return the estimator.
 
         Without `groups`, every example is a client, which is split conformal prediction. The result is `sets_`, a
-        :class:`wafl.PredictionSets`, which prints what is promised.
+        :class:`wafl.PredictionSets`, which prints its promise.
 
         Args:
             X: the examples.
             y: the labels, or targets.
-            groups: whose example each is; none of them may have trained.
+            groups: the client of each example; none of them may have trained.
             coverage: the fraction of labels to cover.
-            about: ``"example"`` to cover the next example of the next client, ``"client"`` to cover the fraction of
-                the next client's examples with a confidence.
-            confidence: of a promise about the next client, as in :func:`wafl.prediction_sets`.
-            score: as in :func:`wafl.prediction_sets`.
-            radius: how far the next client's examples may move, in the unit of X; the norm is the estimator's.
+            about: ``"example"`` to cover the next example of the next client, ``"client"`` to cover the fraction of the
+                next client's examples with a confidence.
+            confidence: the confidence of a promise about the next client, as in :func:`wafl.prediction_sets`.
+            score: the score, as in :func:`wafl.prediction_sets`.
+            radius: the maximum shift of the next client's examples, in the unit of X and the estimator's norm.
             own_sampling: if True, a promise about the next client is about its distribution.
         """
         check_is_fitted(self)
@@ -216,18 +218,18 @@ class WassersteinEstimator(BaseEstimator, ABC):
 
     @abstractmethod
     def _valid(self, X: Any, y: Any) -> tuple[Array, Array]:  # noqa: N803
-        """Examples to train on, and their targets as the model has them."""
+        """Return examples to train on, and their targets in the model's form."""
 
     @abstractmethod
     def _targets(self, y: Any) -> Array:
-        """Targets as the model has them: classes as numbers from 0."""
+        """Return targets in the model's form: classes as numbers from 0."""
 
     @abstractmethod
     def _keep(self, weight: Array, bias: Array) -> None:
-        """Set ``coef_`` and ``intercept_``, in the shapes that scikit-learn's own linear models have."""
+        """Set ``coef_`` and ``intercept_``, in the shapes of scikit-learn's linear models."""
 
     def _train(self) -> Self:
-        """Train a network by rounds in which every client takes part."""
+        """Train a network in rounds with all clients."""
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         clients, self.n_iter_ = self.clients_, self.max_iter or ROUNDS
         options: dict[str, Any] = {"norm": self.norm, "power": self.power, "label_cost": self.label_cost}
@@ -243,7 +245,7 @@ class WassersteinEstimator(BaseEstimator, ABC):
         return self
 
     def _outputs(self, X: Any) -> Array:  # noqa: N803
-        """The model's outputs, ``[n, K]``."""
+        """Return the model's outputs, ``[n, K]``."""
         check_is_fitted(self)
         x: Any = validate_data(self, X, reset=False, dtype=np.float64, order="C")
         with torch.no_grad():
@@ -259,7 +261,7 @@ class WassersteinEstimator(BaseEstimator, ABC):
 
 
 class WassersteinClassifier(ClassifierMixin, WassersteinEstimator):
-    """A classifier whose worst expected cross-entropy in a Wasserstein ball is as small as it can be.
+    """A classifier with the smallest worst expected cross-entropy in a Wasserstein ball.
 
     The ball is around the training examples of all clients together; :class:`WassersteinEstimator` has the options.
     After ``fit``: ``classes_``, ``radius_``, ``worst_loss_``, ``coef_`` and ``intercept_`` (of a linear model),
@@ -285,16 +287,16 @@ class WassersteinClassifier(ClassifierMixin, WassersteinEstimator):
         return x, y
 
     def decision_function(self, X: Any) -> Array:  # noqa: N803
-        """The outputs of each class; of two classes, by how much the second is ahead."""
+        """Return the outputs of each class; for two classes, the lead of the second class."""
         outputs = self._outputs(X)
         return outputs[:, 1] - outputs[:, 0] if outputs.shape[1] == 2 else outputs
 
     def predict_proba(self, X: Any) -> Array:  # noqa: N803
-        """The probability of each class, in the order of ``classes_``."""
+        """Return the probability of each class, in the order of ``classes_``."""
         return softmax(self._outputs(X))
 
     def predict(self, X: Any) -> Array:  # noqa: N803
-        """The class with the largest output."""
+        """Return the class with the largest output."""
         outputs = self._outputs(X)
         return self.classes_[outputs.argmax(-1)]
 
@@ -311,9 +313,9 @@ class WassersteinClassifier(ClassifierMixin, WassersteinEstimator):
 
 
 class WassersteinRegressor(RegressorMixin, WassersteinEstimator):
-    """A regression whose worst expected squared error in a Wasserstein ball is as small as it can be.
+    """A regression with the smallest worst expected squared error in a Wasserstein ball.
 
-    For a linear model that error is ``(sqrt(E[r^2]) + radius ||w||_*)^2``. :class:`WassersteinEstimator` has the
+    For a linear model this error is ``(sqrt(E[r^2]) + radius ||w||_*)^2``. :class:`WassersteinEstimator` has the
     options. After ``fit``: ``radius_``, ``worst_loss_``, ``coef_`` and ``intercept_`` (of a linear model), ``model_``
     (a torch module), ``clients_`` (the training examples) and ``n_iter_``.
 
@@ -334,7 +336,7 @@ class WassersteinRegressor(RegressorMixin, WassersteinEstimator):
         return x, targets.astype(np.float64)
 
     def predict(self, X: Any) -> Array:  # noqa: N803
-        """The predicted targets."""
+        """Return the predicted targets."""
         return self._outputs(X)[:, 0]
 
     def _targets(self, y: Any) -> Array:
@@ -345,14 +347,14 @@ class WassersteinRegressor(RegressorMixin, WassersteinEstimator):
 
 
 def _client_indices(groups: Any, count: int) -> tuple[Array, Array]:
-    """Return the names of the clients, and for each of ``count`` examples the index of its client among them."""
+    """Return the names of the clients, and the index of the client of each of ``count`` examples."""
     whose = np.zeros(count, dtype=int) if groups is None else column_or_1d(groups)
     names, indices = np.unique(whose, return_inverse=True)
     return names, indices
 
 
 def _federation(x: Array, y: Array, groups: Any, num_classes: int | None) -> Federation:
-    """The examples, client after client."""
+    """Return a federation of the examples, client by client."""
     names, indices = _client_indices(groups, len(x))
     check_consistent_length(x, y, indices)
     order = np.argsort(indices, kind="stable")

@@ -1,4 +1,4 @@
-"""Linear models that are solved to their optimum in a ball, in float64 and without anything random."""
+"""Solve linear models to their optimum in a ball, in float64 and without random draws."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from wafl.sklearn.worst_case import Ball, Classification, Regression
 
 @dataclass(frozen=True)
 class Solution:
-    """``weight [K, D]`` and ``bias [K]`` of the model, its worst expected loss in the ball, and how it was found."""
+    """The model's ``weight [K, D]`` and ``bias [K]``, its worst expected loss in the ball, and the search's outcome."""
 
     weight: Array
     bias: Array
@@ -21,14 +21,14 @@ class Solution:
 
 
 def solve(x: Array, y: Array, classes: int | None, ball: Ball, tol: float, max_iter: int) -> Solution:
-    """Return the linear model with the least worst loss in a ball: a classifier, or without classes a regression."""
+    """Return the linear model with the smallest worst loss in a ball: a classifier, or without classes a regression."""
     if classes is None:
         return solve_regression(x, y, ball, tol, max_iter)
     return solve_classification(x, y, classes, ball, tol, max_iter)
 
 
 def solve_classification(x: Array, y: Array, classes: int, ball: Ball, tol: float, max_iter: int) -> Solution:
-    """The linear classifier with the least worst cross-entropy; its rows add up to 0."""
+    """Return the linear classifier with the smallest worst cross-entropy; its rows sum to 0."""
     center, spread = _units(x)
     worst = Classification(x - center, y, classes, ball)
     size = classes * x.shape[1]
@@ -45,7 +45,7 @@ def solve_classification(x: Array, y: Array, classes: int, ball: Ball, tol: floa
 
 
 def solve_regression(x: Array, y: Array, ball: Ball, tol: float, max_iter: int) -> Solution:
-    """The linear regression with the least worst squared error."""
+    """Return the linear regression with the smallest worst squared error."""
     center, spread = _units(x)
     middle, unit = float(y.mean()), float(y.std()) or 1.0
     worst = Regression(x - center, (y - middle) / unit, Ball(ball.radius, ball.norm, 2, ball.label_cost * unit**2))
@@ -59,7 +59,7 @@ def solve_regression(x: Array, y: Array, ball: Ball, tol: float, max_iter: int) 
 
 
 def _scaled(worst: Function, scale: Array) -> Function:
-    """The function of parameters in units in which inputs have the deviation 1."""
+    """Return the function of parameters in units in which inputs have standard deviation 1."""
 
     def function(params: Array) -> tuple[float, Array]:
         value, slope = worst(params * scale)
@@ -69,6 +69,6 @@ def _scaled(worst: Function, scale: Array) -> Function:
 
 
 def _units(x: Array) -> tuple[Array, Array]:
-    """The mean and the standard deviation of each column, 1 for one that is constant."""
+    """Return the mean and the standard deviation of each column, 1 for a constant column."""
     spread = x.std(0)
     return x.mean(0), np.where(spread > 1e-12 * np.abs(x).max(0, initial=1.0), spread, 1.0)

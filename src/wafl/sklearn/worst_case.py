@@ -1,10 +1,10 @@
-"""The worst expected loss of a linear model in a Wasserstein ball, and its gradient in the parameters.
+"""Compute the worst expected loss of a linear model in a Wasserstein ball, and its gradient in the parameters.
 
 The worst loss is convex in the parameters, and so is the dual in parameters and gamma together,
 
     inf over gamma of  gamma radius^power + E[phi_gamma],   phi_gamma = sup over z' of loss(z') - gamma cost(z', z),
 
-because every ``loss(z') - gamma cost`` is. A gradient is that of the loss where the examples move to.
+because every ``loss(z') - gamma cost`` is convex. The gradient is the gradient of the loss at the moved examples.
 """
 
 import functools
@@ -18,11 +18,14 @@ from sklearn.utils.extmath import softmax
 from wafl.sklearn.descent import Array
 
 CLOSE, STEPS, FEW_STEPS = 1e-10, 12, 6
-"""How far from its fixed point an ascent ends, and the most steps that it takes; few where it may rest on a kink."""
+"""The final distance of an ascent from its fixed point, and the maximum numbers of steps.
+
+The smaller number applies where the ascent may rest on a kink.
+"""
 RIVALS = 2
-"""From how many other classes an ascent starts where there may be several maxima."""
+"""The number of other classes at which an ascent starts if there may be several maxima."""
 Moves = tuple[Array, Array, Array, Array]
-"""phi_gamma of each example, the gradient of its loss in the outputs, its move, and what that costs."""
+"""phi_gamma of each example, the gradient of its loss in the outputs, its move, and the move's cost."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Ball:
     label_cost: float = math.inf
 
     def steepest(self, slopes: Array) -> tuple[Array, Array]:
-        """The largest ``<slope, v>`` over ``||v|| <= 1`` for each row, and the v that attains it."""
+        """Return the largest ``<slope, v>`` over ``||v|| <= 1`` for each row, and the v that attains it."""
         if self.norm == 2:
             size = np.linalg.norm(slopes, axis=-1)
             return size, slopes / np.maximum(size, np.finfo(float).tiny)[..., None]
@@ -62,6 +65,7 @@ class Regression:
         self._x, self._y, self._ball = x, y, ball
 
     def __call__(self, params: Array) -> tuple[float, Array]:
+        """Return the root of the worst squared error, and its gradient."""
         residual = self._x @ params[:-1] + params[-1] - self._y
         root = math.sqrt(np.mean(residual**2))
         size, move = self._ball.steepest(params[:-1])
@@ -74,7 +78,7 @@ class Regression:
 class Classification:
     """The worst cross-entropy of ``x W^T + b`` over the ball; the parameters are W, b and, for power 2, ``log c``.
 
-    The price of transport is ``gamma = c ||W||``: as W shrinks to 0 the best c tends to a number, and gamma to 0. For
+    The price of transport is ``gamma = c ||W||``: as W tends to 0, the best c tends to a number, and gamma to 0. For
     power 1 the best gamma has a closed form.
     """
 
@@ -89,13 +93,14 @@ class Classification:
         return self._ball.power == 2 and self._ball.radius > 0
 
     def __call__(self, params: Array) -> tuple[float, Array]:
+        """Return the worst cross-entropy, and its gradient."""
         size = self._classes * self._features
         weight, bias = params[:size].reshape(self._classes, -1), params[size : size + self._classes]
         outputs = self._x @ weight.T + bias
         return self._priced(weight, outputs, params[-1]) if self.priced else self._order_one(weight, outputs)
 
     def _priced(self, weight: Array, outputs: Array, log_c: float) -> tuple[float, Array]:
-        """Power 2: ``gamma radius^2 + E[phi_gamma]``."""
+        """Return the dual for power 2, ``gamma radius^2 + E[phi_gamma]``, and its gradient."""
         length = max(float(np.linalg.norm(weight)), np.finfo(float).tiny)
         gamma = math.exp(min(log_c, 700.0)) * length
         phi, lean, move, cost = self._worst_moves(weight, outputs, gamma)
@@ -115,7 +120,7 @@ class Classification:
         return best[0], best[1], best[2], best[3]
 
     def _climbed(self, weight: Array, outputs: Array, labels: Array, gamma: float, turn: int) -> Moves:
-        """The same for fixed labels. Where there may be several maxima, ascents start from the best rivals too."""
+        """Return the moves for fixed labels; ascents also start at the best rivals if several maxima may exist."""
         leads = outputs - np.take_along_axis(outputs, labels[:, None], -1)
         apart, _ = self._ball.steepest(weight[:, None] - weight)
         gram = self._gram(weight, apart)
@@ -133,13 +138,13 @@ class Classification:
         return best[0], best[1], best[2], best[3]
 
     def _gram(self, weight: Array, apart: Array) -> Array | None:
-        """The matrix from p to what a move adds, if that is linear: of two classes, for every norm."""
+        """Return the matrix from p to the effect of a move, if linear: for two classes, with every norm."""
         if self._classes == 2:
             return apart.max() ** 2 / 4.0 * np.array([[1.0, -1.0], [-1.0, 1.0]])
         return weight @ weight.T if self._ball.norm == 2 else None
 
     def _at(self, weight: Array, leads: Array, labels: Array, gamma: float, p: Array) -> Moves:
-        """What the move of p attains."""
+        """Return the objective at the move of p."""
         length, along = self._ball.steepest(self._lean(labels, p) @ weight)
         move = (length / (2.0 * gamma))[:, None] * along
         added = move @ weight.T
@@ -149,10 +154,10 @@ class Classification:
         return np.logaddexp.reduce(new_leads, -1) - gamma * cost, self._lean(labels, softmax(new_leads)), move, cost
 
     def _ascend(self, weight: Array, gram: Array | None, leads: Array, labels: Array, gamma: float, p: Array) -> Array:
-        """The p on the simplex at which ``<p, leads> + H(p) + ||lean(p) W||_*^2 / (4 gamma)`` is largest nearby.
+        """Return the p on the simplex that locally maximizes ``<p, leads> + H(p) + ||lean(p) W||_*^2 / (4 gamma)``.
 
-        There ``p = softmax(leads + what its move adds)``. Newton's step is taken where it comes closer to that, and the
-        plain step elsewhere, which never descends.
+        There ``p = softmax(leads + effect of its move)``. Newton's step is taken where it comes closer to this
+        equation, and elsewhere the plain step, which never lowers the objective.
         """
         p, rows = p.copy(), np.arange(len(p))
         target, seen = self._target(weight, gram, leads, labels, gamma, p)
@@ -177,7 +182,7 @@ class Classification:
     def _target(
         self, weight: Array, gram: Array | None, leads: Array, labels: Array, gamma: float, p: Array
     ) -> tuple[Array, Array]:
-        """Where the plain step goes, and what p's move of length 1 adds to each output, ``[n, C]`` each."""
+        """Return the target of the plain step, and the effect of p's unit move on each output, ``[n, C]`` each."""
         lean = self._lean(labels, p)
         if gram is None:
             length, along = self._ball.steepest(lean @ weight)
@@ -189,7 +194,10 @@ class Classification:
         return softmax(leads + added / (2.0 * gamma)), seen
 
     def _jump(self, off: Array, p: Array, seen: Array, gamma: float) -> Array:
-        """Newton's step for ``p = target``, or the plain one where that leads down; ``seen`` is by :meth:`_target`."""
+        """Return Newton's step for ``p = target``, or the plain step where Newton's step leads down.
+
+        ``seen`` comes from :meth:`_target`.
+        """
         if self._classes == 2:
             jump = off / (1.0 - p.prod(-1) * (2.0 * seen[0, 0] / gamma))[:, None]
         else:
@@ -199,10 +207,11 @@ class Classification:
         return np.where((off * jump).sum(-1, keepdims=True) > 0.0, jump, off)
 
     def _order_one(self, weight: Array, outputs: Array) -> tuple[float, Array]:
-        """Power 1: ``gamma radius + E max over k of [loss(x, k) - gamma label_cost 1(k != y)]`` at the best gamma.
+        """Return the dual for power 1 at the best gamma, and its gradient.
 
-        No gamma below the steepest slope L is allowed. Above it, the best one lets as many labels change as the radius
-        pays for, the last of them in part.
+        The dual is ``gamma radius + E max over k of [loss(x, k) - gamma label_cost 1(k != y)]``. Gamma must be at least
+        the largest slope L. Above it, the best gamma lets labels change until the radius is spent, the last of them in
+        part.
         """
         radius, toll, count, rows = self._ball.radius, self._ball.label_cost, len(outputs), np.arange(len(outputs))
         apart, along = self._ball.steepest(weight[:, None] - weight)
@@ -229,14 +238,14 @@ class Classification:
         return value, np.concatenate([by_weight.ravel(), lean.mean(0)])
 
     def _lean(self, labels: Array, p: Array) -> Array:
-        """``p - e_y``: the gradient of the loss in the outputs."""
+        """Return ``p - e_y``, the gradient of the loss in the outputs."""
         lean = p.copy()
         lean[np.arange(len(p)), labels] -= 1.0
         return lean
 
 
 def _larger(one: tuple[Array, ...], other: tuple[Array, ...]) -> tuple[Array, ...]:
-    """For each example what belongs to the larger of two values, which come first."""
+    """Return, for each example, the values that belong to the larger of the two first values."""
     better = other[0] > one[0]
     return tuple(
         np.where(better.reshape(-1, *[1] * (old.ndim - 1)), new, old) for old, new in zip(one, other, strict=True)

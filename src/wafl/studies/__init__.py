@@ -1,4 +1,4 @@
-"""Studies on disk: a folder with the runs of an experiment, which survives anything and can be repeated.
+"""Keep studies on disk: a folder with the runs of an experiment, which survives crashes and can be repeated.
 
-``study.py`` trains one, ``folder.py`` is its folder.
+``study.py`` trains one; ``folder.py`` is its folder.
 """

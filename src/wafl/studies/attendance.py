@@ -1,4 +1,4 @@
-"""Who took part: which clients were left out of how many rounds and why, and what was spent of their privacy."""
+"""Report participation: the clients left out, in how many rounds and why, and their spent privacy."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,7 +28,7 @@ NODE: dict[str, Any] = {
 
 
 def read_nodes(file: Path) -> dict[str, Any]:
-    """Read what a server on Flower has last written about its nodes; empty if there is no ``nodes.json``."""
+    """Read a Flower server's last report about its nodes; empty if there is no ``nodes.json``."""
     if not file.is_file():
         return {}
     try:

@@ -1,10 +1,10 @@
-"""A study is a folder: what is in it, who may write to it, and how far it has come.
+"""Define a study's folder: its content, its lock, and its progress.
 
 config.toml      the experiment with every value in force
 about.json       package versions, digests of data, model and code, git commit, machine, start time
 metrics.jsonl    one line per round and run, appended
-checkpoint/      progress of the method in training, and where the finished ones ended
-results.json     what the finished methods gave
+checkpoint/      progress of the method in training, and the end of finished ones
+results.json     results of the finished methods
 <method>/        their runs, as wafl.Run.save writes them
 figures/
 """
@@ -81,17 +81,20 @@ TESTED: dict[str, Any] = {
 
 
 def check_results(results: Mapping[str, Any]) -> None:
-    """Refuse a ``results.json`` in which a value is missing or has another type; a ValueError names the first one."""
+    """Raise ValueError with the first value of a ``results.json`` that is missing or has the wrong type."""
     check_types(results, RESULTS)
     for label, row in results["methods"].items():
         check_types(row, ROW | TESTED if "clean" in row else ROW, f"methods.{label}")
 
 
 FORMAT = 2
-"""Raised when the same experiment gives other numbers; an older study that is finished is read as before."""
+"""The version of the format, raised when the same experiment gives other numbers.
+
+An older study that is finished is read as before.
+"""
 PACKAGES = ("wafl-learn", "torch", "numpy", "scipy", "scikit-learn", "pot", "safetensors", "pydantic")
 PATIENCE = 0.5
-"""Seconds that a writer waits for those who only look whether somebody writes."""
+"""The seconds that a writer waits for processes that only look at the lock."""
 
 SOUND = "Runs that are sound load in Python with wafl.load_run"
 
@@ -121,10 +124,10 @@ class StudyFolder:
         *,
         numbered: bool = False,
     ) -> Self:
-        """A new folder, which describes itself from its first moment; it must not exist.
+        """Create a new folder with its description; it must not exist.
 
-        ``source`` is where your own modules are, ``fingerprint`` has digests of data, model and code. If the folder
-        exists and it may be ``numbered``, it is the first of folder-2, folder-3, ... that does not.
+        ``source`` is the folder of your own modules, and ``fingerprint`` contains digests of data, model and code. If
+        the folder exists and may be ``numbered``, the first free one of folder-2, folder-3, ... is used.
         """
         text = to_toml(experiment).encode()
         modules = None if source is None else str(source.resolve())
@@ -139,7 +142,7 @@ class StudyFolder:
 
     @classmethod
     def existing(cls, path: Path) -> Self:
-        """The folder of a study that was begun; refused if it is damaged or from a newer version."""
+        """Return the folder of an existing study; raise FolderError if it is damaged or from a newer version."""
         folder = cls(path)
         if (path / "run.json").is_file():
             raise FolderError(f"{path} is a run, not a study: give the folder that it is in, such as {path.parent}")
@@ -163,11 +166,11 @@ class StudyFolder:
 
     @classmethod
     def is_in(cls, path: Path) -> bool:
-        """Whether a folder holds a study, damaged or not."""
+        """Return whether a folder contains a study, damaged or not."""
         return cls(path).config.is_file() and cls(path).about.is_file()
 
     def refuse_older(self) -> None:
-        """Refuse a study of an earlier version: what is still to be trained would have other cohorts."""
+        """Raise FolderError for a study of an earlier version, whose next trainings would have other cohorts."""
         number = self.read_about().get("format", 0)
         if number < FORMAT:
             raise FolderError(
@@ -176,6 +179,7 @@ class StudyFolder:
             )
 
     def experiment(self) -> Experiment:
+        """Return the experiment."""
         return read_experiment(self.config)
 
     def source(self) -> Path | None:
@@ -184,24 +188,26 @@ class StudyFolder:
         return None if source is None else Path(source)
 
     def read_about(self) -> dict[str, Any]:
+        """Return the content of ``about.json``; raise FolderError if it is damaged."""
         remedy = f"It cannot be made again: put it back, or start a new study with wafl run {self.config}. {SOUND}"
         return _read_json(self.about, lambda about: check_types(about, ABOUT), remedy)
 
     def read_results(self) -> dict[str, Any]:
-        """What the finished methods gave; empty if there are none yet."""
+        """Return the results of the finished methods; empty if there are none yet."""
         remedy = f"wafl repair {self.path} makes it again from the saved runs"
         return _read_json(self.results, check_results, remedy) if self.results.exists() else {}
 
     def unfinished(self) -> list[str]:
-        """The methods that are not done yet, by name."""
+        """Return the names of the unfinished methods."""
         done = self.read_results().get("done", [])
         return [method.label for method in self.experiment().methods if method.label not in done]
 
     def write_results(self, results: Mapping[str, Any]) -> None:
+        """Write ``results.json``."""
         write_whole(self.results, sealed(results))
 
     def extend(self, experiment: Experiment) -> None:
-        """Ask for more rounds of a study, finished or not; a crash in between leaves one that can be resumed."""
+        """Change the study to more rounds, finished or not; after a crash in between, it can be resumed."""
         about, text, before = self.read_about(), to_toml(experiment).encode(), self.config.read_bytes()
         about["config"] = sha256(text).hexdigest()
         self.results.unlink(missing_ok=True)
@@ -213,12 +219,12 @@ class StudyFolder:
         write_whole(self.about, sealed(about))
 
     def locked(self) -> AbstractContextManager[None]:
-        """A block in which only this process writes here."""
+        """Reserve the folder for writes of this process during the block."""
         busy = FolderError(f"{self.path} is in use by another process: wait until it is done, or stop it")
         return lock(self._lock, PATIENCE, busy)
 
     def status(self) -> Status:
-        """How far the study has come; looking writes nothing, and keeps nobody from writing."""
+        """Return the state of the study, without writing and without blocking writers."""
         try:
             if self.read_results().get("finished"):
                 return "finished"
@@ -228,7 +234,7 @@ class StudyFolder:
 
 
 def refuse_links(path: Path) -> None:
-    """Refuse a folder with a link, through which a stranger's study could write elsewhere, or with a pipe or device."""
+    """Raise FolderError for a link, through which an untrusted study could write elsewhere, a pipe or a device."""
     for each in not_plain(path):
         if each.is_file() and not each.is_symlink():
             raise FolderError(
@@ -244,12 +250,12 @@ def refuse_links(path: Path) -> None:
 
 
 def free_folder(base: Path) -> Path:
-    """The first of folder, folder-2, folder-3, ... that does not exist, so that nothing saved is lost."""
+    """Return the first of folder, folder-2, folder-3, ... that does not exist, to overwrite nothing."""
     return next(folder for folder in _folders(base) if not folder.exists())
 
 
 def taken_folders(base: Path) -> list[Path]:
-    """The folders that exist of folder, folder-2, folder-3, ..., before the first that does not."""
+    """Return the existing folders of folder, folder-2, folder-3, ..., before the first missing one."""
     return list(itertools.takewhile(Path.exists, _folders(base)))
 
 
@@ -258,7 +264,7 @@ def _folders(base: Path) -> Iterator[Path]:
 
 
 def source_of(experiment: Path) -> Path:
-    """Where an experiment file's own modules are: next to it, or for the file of a study, where they were then."""
+    """Return the folder of an experiment file's own modules: next to it, or for a study's file, their old place."""
     try:
         return StudyFolder(experiment.parent).source() or experiment.parent
     except FolderError:
@@ -266,7 +272,7 @@ def source_of(experiment: Path) -> Path:
 
 
 def provenance() -> dict[str, Any]:
-    """What a result depends on in addition to the experiment."""
+    """Return the facts on which a result depends, in addition to the experiment."""
     return {
         "format": FORMAT,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -284,14 +290,14 @@ def provenance() -> dict[str, Any]:
 
 
 def to_toml(experiment: Experiment) -> str:
-    """The resolved experiment: every value that is in force."""
+    """Return the resolved experiment, with every value in force."""
     import tomlkit
 
     return tomlkit.dumps(experiment.model_dump(exclude_none=True))
 
 
 def version_of(name: str) -> str | None:
-    """The version of a package; None if it is not installed."""
+    """Return the version of a package, or None if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -299,11 +305,11 @@ def version_of(name: str) -> str | None:
 
 
 def _git_commit() -> str | None:
-    """The commit of the working directory, marked if files have changed, or if nothing can tell without risk.
+    """Return the commit of the working directory, marked if files have changed, or if this is not safely known.
 
-    The repository may be somebody else's, and its own configuration may name programs that Git runs when it compares
-    files. Monitors, hooks, submodules and downloads are switched off; filters cannot be, so nothing is compared if the
-    repository has some of its own.
+    The repository may belong to someone else, and its own configuration may name programs that Git runs when it
+    compares files. Monitors, hooks, submodules and downloads are switched off. Filters cannot be switched off, so
+    nothing is compared if the repository has its own filters.
     """
     try:
         commit = _git("rev-parse", "HEAD")

@@ -1,4 +1,4 @@
-"""``metrics.jsonl``: one line per round and run, appended, and cut back to the checkpoint on resume."""
+"""Write ``metrics.jsonl``: one line per round and run, appended, and cut back to the checkpoint on resume."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,13 +19,13 @@ class MetricsFile(Callback):
         self._ended: set[int] = set()
 
     def on_start(self, progress: Progress | None) -> None:
-        """Write the whole file again, with the rounds that the checkpoint holds, none after it and no damaged line."""
+        """Rewrite the file with exactly the rounds of the checkpoint, without damaged lines."""
         kept = [] if progress is None else [progress.runs[index].history for index in sorted(progress.runs)]
         self._ended = {index for index, history in enumerate(kept) if history.diverged}
         write_whole(self._path, joined([*self._before, *self.lines(kept)]))
 
     def lines(self, histories: Sequence[History]) -> list[str]:
-        """All rounds of the runs, one history per point, in the order in which they are appended."""
+        """Return all rounds of the runs, one history per point, in the order of appending."""
         lines: list[str] = []
         for number in range(max(map(len, histories), default=-1) + 1):
             for index, history in enumerate(histories):
@@ -37,9 +37,11 @@ class MetricsFile(Callback):
         return lines
 
     def on_round(self, moment: Moment) -> None:
+        """Append the line of a round."""
         self._append(self._line(moment.index, moment.final_record()))
 
     def on_progress(self, progress: Progress) -> None:
+        """Append the last line of runs that diverged."""
         for index, run in sorted(progress.runs.items()):
             if run.history.diverged and index not in self._ended:
                 self._ended.add(index)
@@ -50,7 +52,7 @@ class MetricsFile(Callback):
             file.write(line + "\n")
 
     def _last_line(self, index: int, history: History) -> str:
-        """The last line of a run that diverged: in which round, and why."""
+        """Return the last line of a run that diverged, with the round and the reason."""
         about = {"method": self._method, **self._points[index], "round": len(history)}
         return json.dumps({**about, "diverged": history.diverged})
 
@@ -72,5 +74,5 @@ class MetricsFile(Callback):
 
 
 def joined(lines: Sequence[str]) -> bytes:
-    """The content of a file with these lines."""
+    """Return the content of a file with these lines."""
     return "".join(f"{line}\n" for line in lines).encode()

@@ -1,4 +1,4 @@
-"""How far a method of a study is and how fast it goes, as a terminal and a page tell it."""
+"""Compute the progress and pace of a study's method, for a terminal and a page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from typing import Any
 
 NUMBERS = ("loss", "accuracy", "achieved_radius", "test_loss")
 Lines = Sequence[Mapping[str, Any]]
-"""Lines of the metrics, in their order."""
+"""Lines of the metrics, in order."""
 LARGEST = 1e100
-"""The bound on numbers, which may come from anywhere, of which sums and means are taken."""
+"""The bound on numbers from untrusted files in sums and means."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How far a method is and how fast it goes; the numbers are means over its runs, from their last rounds."""
+    """A method's progress and pace; the numbers are means over its runs, from their last rounds."""
 
     method: str
     round: int
@@ -29,13 +29,13 @@ class Pace:
 
     @property
     def left(self) -> str:
-        """The time left in words; empty if there is none or it is not known."""
+        """The remaining time in words; empty if there is none or it is unknown."""
         seconds = min(self.seconds_left or 0.0, 1e10)  # a calendar has an end
         return str(timedelta(seconds=round(seconds))) if seconds > 0.0 else ""
 
     @property
     def numbers(self) -> str:
-        """The numbers in words, as far as they are known.
+        """The known numbers in words.
 
         >>> Pace("WAFL", 5, 10, 2.5, 2.0, 0.4312, 0.912, 0.25).numbers
         '2.5 rounds/s, 0:00:02 left, loss 0.4312, accuracy 91.2%, radius 0.25'
@@ -52,7 +52,10 @@ class Pace:
 
 
 def pace_of(method: str, rounds: int, count: int, lines: Lines) -> Pace:
-    """The pace of a method of so many rounds and ``count`` runs; one that diverged or stopped early has none left."""
+    """Return the pace of a method with ``rounds`` rounds and ``count`` runs.
+
+    A run that diverged or stopped early has no rounds left.
+    """
     last: dict[str, dict[str, Any]] = {}
     for row in lines:
         numbers = {name: row[name] for name in NUMBERS if _is_number(row.get(name))}
@@ -69,11 +72,11 @@ def pace_of(method: str, rounds: int, count: int, lines: Lines) -> Pace:
 
 
 def point_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Which run of its method a line is about: what is swept, and the seed, which stand between method and round."""
+    """Return the swept values and the seed of a line's run, which are between method and round."""
     keys = list(row)
     return {key: row[key] for key in keys[1 : keys.index("round")]}
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether a value is a number of which sums and means can be taken."""
+    """Return whether a value is a number that sums and means can use."""
     return isinstance(value, int | float) and -LARGEST < value < LARGEST

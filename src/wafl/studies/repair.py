@@ -25,11 +25,11 @@ from wafl.studies.same_study import fingerprint_of, refuse_changes
 from wafl.studies.study import Study
 
 ROUNDS = r"schedule\.rounds|methods\.[^.]+\.rounds"
-"""What of a study can change."""
+"""The settings of a study that can change."""
 
 
 def extend(path: Path, changes: Sequence[str]) -> Study:
-    """A study with as many rounds as changes such as ``methods.afl.rounds=800`` say; all is checked before a write."""
+    """Extend a study by changes such as ``methods.afl.rounds=800``; all is checked before anything is written."""
     folder = StudyFolder.existing(path)
     for change in changes:
         if not re.fullmatch(ROUNDS, change.partition("=")[0].strip()):
@@ -60,7 +60,7 @@ def extend(path: Path, changes: Sequence[str]) -> Study:
 
 
 def _rounds(experiment: Experiment) -> dict[str, int]:
-    """The rounds of each method: its own, or those of the schedule."""
+    """Return the rounds of each method: its own, or the schedule's."""
     return {method.label: method.rounds or experiment.schedule.rounds or 0 for method in experiment.methods}
 
 
@@ -79,7 +79,7 @@ def _check(folder: StudyFolder, before: dict[str, int], after: dict[str, int]) -
 
 
 def _check_warm_up(folder: StudyFolder, entry: Entry, before: int) -> None:
-    """Refuse rounds that would have changed those that were trained."""
+    """Raise an error if more rounds would have changed the rounds that were trained."""
     learner, after = learner_of(entry.method.objective), entry.schedule["rounds"]
     again = f"Start another study: wafl run {folder.config} --set schedule.rounds={after}"
     if entry.method.client_weights.counts_rounds and before != after:
@@ -96,7 +96,7 @@ def _check_warm_up(folder: StudyFolder, entry: Entry, before: int) -> None:
 
 
 def _extend_checkpoints(study: Study, earlier: dict[str, int]) -> None:
-    """Let what was trained go on with more rounds; an error if a finished method has not kept where it ended."""
+    """Extend checkpoints to more rounds; raise an error if a finished method has none."""
     trainer, seeds = study.plan.trainer(), study.plan.experiment.seeds
     done = study.folder.read_results().get("done", [])
     for entry in study.plan.entries:
@@ -112,16 +112,16 @@ def _extend_checkpoints(study: Study, earlier: dict[str, int]) -> None:
 
 FILES = ("run.json", "params.safetensors")
 Sound = dict[str, list[Run] | None]
-"""The runs of each method; None if one of them is not sound."""
+"""The runs of each method, or None if one of them is damaged."""
 
 
 @dataclass
 class Repair:
-    """What was done to a study: a line for each file that was dropped, and for each that was made again.
+    """The report of a repair: a line for each dropped file, and for each rebuilt file.
 
-    ``untested`` are methods that are trained, but whose scores are lost and whose clients are on nodes; ``pending`` are
-    those still to be trained, and ``together`` those of them whose sound runs are trained again with the damaged ones,
-    as no checkpoint is left.
+    ``untested`` are trained methods with lost scores and with clients on nodes. ``pending`` are methods that must still
+    be trained. ``together`` are the pending methods whose intact runs train again with the damaged ones, since no
+    checkpoint is left.
     """
 
     dropped: list[str] = field(default_factory=list[str])
@@ -132,7 +132,7 @@ class Repair:
 
 
 def repair(study: Study) -> Repair:
-    """Keep what is sound of a study that :meth:`Study.resume` took up, unchanged; returns what was done to it."""
+    """Repair a study from :meth:`Study.resume`, keeping all intact files, and return the report."""
     done = Repair()
     with study.folder.locked():
         results = _read_results(study, done)
@@ -157,7 +157,7 @@ def _read_results(study: Study, done: Repair) -> dict[str, Any] | None:
 
 
 def _sound_runs(study: Study, entry: Entry, results: dict[str, Any] | None, done: Repair) -> list[Run] | None:
-    """All runs of a method; None if one of them is damaged, missing or from before the study was given more rounds."""
+    """Return all runs of a method; None if one is damaged, missing or older than the study's extension."""
     folders = [study.run_folder(entry, point) for point in study.points(entry)]
     saved = [folder for folder in folders if any((folder / name).exists() for name in FILES)]
     sound: dict[Path, Run] = {}
@@ -177,7 +177,7 @@ def _sound_runs(study: Study, entry: Entry, results: dict[str, Any] | None, done
 
 
 def _write_results(study: Study, results: dict[str, Any] | None, runs: Sound, done: Repair) -> None:
-    """Keep the rows of methods whose runs are sound, and make missing rows again by testing."""
+    """Write the rows of methods with intact runs, and recompute missing rows by testing."""
     old, new = results or study.blank(), study.blank()
     for entry in study.plan.entries:
         sound = runs[entry.name]
@@ -199,7 +199,7 @@ def _write_results(study: Study, results: dict[str, Any] | None, runs: Sound, do
 
 
 def _read_progress(study: Study, runs: Sound, done: Repair) -> dict[str, Progress]:
-    """The progress of methods that are not done, from their last good checkpoints."""
+    """Return the progress of unfinished methods, from their last good checkpoints."""
     reached: dict[str, Progress] = {}
     for entry in study.plan.entries:
         checkpoint = study.checkpoint(entry)
@@ -223,7 +223,10 @@ def _read_progress(study: Study, runs: Sound, done: Repair) -> dict[str, Progres
 
 
 def _write_metrics(study: Study, runs: Sound, progress: dict[str, Progress], done: Repair) -> None:
-    """Write the rounds of all saved runs, and of the method in training those of its checkpoint; more may follow."""
+    """Write the rounds of all saved runs, and of the method in training up to its checkpoint.
+
+    More rounds may follow.
+    """
     lines = _lines(study, runs)
     for entry in (entry for entry in study.plan.entries if entry.name in progress):
         lines += study.lines_of(entry, [run.history for _, run in sorted(progress[entry.name].runs.items())])
@@ -239,7 +242,7 @@ def _write_metrics(study: Study, runs: Sound, progress: dict[str, Progress], don
 
 
 def _lines(study: Study, runs: Sound) -> list[str]:
-    """Return the lines of the metrics of all sound runs."""
+    """Return the lines of the metrics of all intact runs."""
     lines: list[str] = []
     for entry in study.plan.entries:
         if sound := runs[entry.name]:

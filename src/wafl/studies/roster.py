@@ -1,4 +1,4 @@
-"""``roster.json``: the clients of a study on Flower, so that they are known again when no node is there."""
+"""Store the clients of a study on Flower in ``roster.json``, for use without any node."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ def write_roster(folder: Path, roster: Roster) -> None:
 
 
 def read_roster(folder: Path) -> Roster | None:
-    """The clients of a study from its folder; None if they were not written."""
+    """Return the clients of a study from its folder, or None if they were not written."""
     file = folder / "roster.json"
     if not file.exists():
         return None
@@ -34,7 +34,7 @@ def read_roster(folder: Path) -> Roster | None:
 
 
 def clients_by_name(folder: StudyFolder) -> FindClients | None:
-    """Clients that a study on Flower remembers, without their nodes; None if its clients are in this process."""
+    """Return a source of remembered clients of a study on Flower; None if its clients are in this process."""
     if folder.experiment().engine == "embedded":
         return None
     roster = known_roster(folder)
@@ -44,7 +44,7 @@ def clients_by_name(folder: StudyFolder) -> FindClients | None:
 
 
 def known_roster(folder: StudyFolder) -> Roster | None:
-    """The clients a study was begun with, whoever is here now; None if it was stopped before they were asked."""
+    """Return the clients at the start of a study, or None if it stopped before they were asked."""
     try:
         roster = read_roster(folder.path)
     except (ValueError, KeyError, TypeError) as error:
@@ -63,7 +63,7 @@ def _lost(folder: StudyFolder, what: str) -> FolderError:
 
 @dataclass(frozen=True)
 class Remembered:
-    """Clients of which only the roster is known: they neither train nor test."""
+    """Clients with a known roster only, which neither train nor test."""
 
     roster: Roster
     absent: str = ""
@@ -72,14 +72,14 @@ class Remembered:
     testable = sees_updates = False
 
     def check(self, *_: Any, **__: Any) -> None:
-        """Do nothing: nodes check what fits their examples."""
+        """Do nothing, since nodes check the model against their examples."""
 
     def fingerprint(self) -> Mapping[str, str]:
-        """No digest, as for clients on nodes, whose examples a server does not know."""
+        """Return no digest, as for clients on nodes, whose examples a server does not know."""
         return {}
 
     def uneven_columns(self) -> str:
-        """Return nothing: a server does not know what the examples of nodes are like."""
+        """Return an empty text, since a server does not know the examples of nodes."""
         return ""
 
     def _unreachable(self, *_: Any, **__: Any) -> Never:

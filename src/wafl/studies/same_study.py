@@ -1,4 +1,4 @@
-"""Whether a study goes on with the data, model and code that it was begun with, and with which versions."""
+"""Check whether a study continues with the same data, model, code and versions."""
 
 import json
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from wafl.studies.folder import StudyFolder, version_of
 from wafl.train.spec import code_of_methods
 
 DECISIVE = ("wafl-learn", "torch")
-"""The packages whose versions decide bits."""
+"""The packages whose versions determine bits."""
 
 
 def fingerprint_of(plan: Plan) -> dict[str, str]:
-    """Digests of everything that decides a study's numbers in addition to its file, by what they are of."""
+    """Return digests of everything that determines a study's numbers, besides its file, by subject."""
     code = code_of_methods(spec for entry in plan.entries for spec in entry.specs(plan.experiment.seeds))
     digests = {"code of the methods": _digest(sorted(code.items())), **plan.trainer().subject()}
     if plan.federation is not None and "training examples" not in digests:  # clients on simulated nodes
@@ -30,12 +30,12 @@ def data_fingerprint(clients: Federation, unseen: Federation | None) -> dict[str
 
 
 def unseen_fingerprint(unseen: Federation | None) -> dict[str, str]:
-    """The digest of the examples of clients that never train, if there are any."""
+    """Return the digest of the examples of clients that never train, if there are any."""
     return {} if unseen is None else {"examples of the unseen clients": _digest(unseen.fingerprint())}
 
 
 def refuse_changes(folder: StudyFolder, now: Mapping[str, str]) -> None:
-    """Refuse to go on if something is not what the study was begun with; early versions kept no digests to compare."""
+    """Raise FolderError if a digest differs from the study's start; early versions stored no digests."""
     begun: Mapping[str, str] = folder.read_about().get("fingerprint", {})
     both = begun.keys() & now.keys()
     if changes := [what for what in changed(begun, now) if what in both]:
@@ -46,7 +46,7 @@ def refuse_changes(folder: StudyFolder, now: Mapping[str, str]) -> None:
 
 
 def warn_of_versions(folder: StudyFolder) -> None:
-    """Warn if a study was begun with other versions, which compute the same, but not always to the same bits."""
+    """Warn if a study was started with other versions, whose results may differ in bits."""
     begun = folder.read_about().get("packages", {})
     for name in DECISIVE:
         before, now = begun.get(name), version_of(name)

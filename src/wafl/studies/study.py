@@ -1,4 +1,4 @@
-"""Several methods on the same clients: train each, test each under attack, keep everything, survive anything."""
+"""Train several methods on the same clients, test each under attack, and save everything safely."""
 
 import itertools
 import shutil
@@ -51,7 +51,7 @@ class Study:
         *,
         numbered: bool = False,
     ) -> Self:
-        """A new study, checked before anything is written; ``source`` has the modules of its file."""
+        """Create a new study, checked before anything is written; ``source`` has the modules of its file."""
         if experiment.engine == "flower-sim":
             for module in ("flwr", "ray"):
                 require(module, extra="flower", what="engine = 'flower-sim'")
@@ -61,22 +61,22 @@ class Study:
 
     @classmethod
     def resume(cls, path: Path, find_clients: FindClients | None = None, *, trust: bool = False) -> Self:
-        """A study as its folder describes it, if its data, model and code are the same; ``trust`` lets its code run."""
+        """Resume a study from its folder, if its data, model and code are unchanged; ``trust`` lets its code run."""
         folder = StudyFolder.existing(path)
         plan = make_plan(folder.experiment(), folder.source(), find_clients, trust=trust)
         refuse_changes(folder, fingerprint_of(plan))
         return cls(folder, plan)
 
     def pending(self) -> list[Entry]:
-        """The methods that are not done yet, in the order in which they will be trained."""
+        """Return the unfinished methods, in the order of training."""
         done = self.folder.read_results().get("done", [])
         return [entry for entry in self.plan.entries if entry.name not in done]
 
     def run(self, callbacks: Callbacks = ()) -> dict[str, Any]:
-        """Train and test what is not done yet; returns what ``results.json`` holds.
+        """Train and test the unfinished methods; return the content of ``results.json``.
 
-        What a method gave is on disk before the next one starts, and its progress after every round. A run that
-        diverges ends alone; if every run did, that is an error. ``on_start`` comes once per method that is trained.
+        A method's results are on disk before the next one starts, and its progress after every round. A run that
+        diverges stops alone; if every run diverges, an error is raised. ``on_start`` is called once per trained method.
         """
         listeners = as_callbacks(callbacks)
         if self.pending():
@@ -119,7 +119,7 @@ class Study:
         return self.lines_of(entry, [run.history for run in runs])
 
     def _saved_runs(self, entry: Entry) -> list[Run] | None:
-        """All runs of a method; None if one is missing, damaged or has not as many rounds as are asked for."""
+        """Return all runs of a method; None if one is missing, damaged or has too few rounds."""
         try:
             runs = [load_run(self.run_folder(entry, point), model=self.plan.model) for point in self.points(entry)]
         except (OSError, ValueError):
@@ -127,7 +127,7 @@ class Study:
         return runs if [run.settings["schedule"] for run in runs] == self.schedules(entry) else None
 
     def schedules(self, entry: Entry) -> list[dict[str, Any]]:
-        """The schedules of a method's runs, as saved runs describe theirs."""
+        """Return the schedules of a method's runs, in the form of saved runs."""
         return [describe(spec.schedule) for spec in entry.specs(self.plan.experiment.seeds)]
 
     def _trained(
@@ -150,12 +150,12 @@ class Study:
             return [ended.runs[index] for index in range(len(points))]
 
     def checkpoint(self, entry: Entry) -> Checkpoint:
-        """Where the progress of a method is kept."""
+        """Return the checkpoint with the progress of a method."""
         every, seconds = self.plan.experiment.checkpoint_every, self.plan.experiment.checkpoint_seconds
         return Checkpoint(self.folder.checkpoint / entry.name, every=every, seconds=seconds)
 
     def rows_of(self, entry: Entry, runs: Sequence[Run]) -> dict[str, Any]:
-        """Test the runs of a method: one row per swept combination, by its name."""
+        """Test the runs of a method; return one row per swept combination, by its name."""
         seeds, rows = len(self.plan.experiment.seeds), dict[str, Any]()
         for index, label in enumerate(self.labels(entry)):
             group = runs[index * seeds : (index + 1) * seeds]  # the seed varies fastest
@@ -167,13 +167,13 @@ class Study:
         return rows
 
     def labels(self, entry: Entry) -> list[str]:
-        """What the rows of a method are called, one per swept combination."""
+        """Return the names of a method's rows, one per swept combination."""
         firsts = self.points(entry)[:: len(self.plan.experiment.seeds)]
         folders = [self.run_folder(entry, point).name for point in firsts]
         return [entry.method.name if folder == entry.method.name.lower() else folder for folder in folders]
 
     def write_results(self, results: Mapping[str, Any]) -> dict[str, Any]:
-        """Write what the methods gave, in the order of the experiment, whichever was trained first."""
+        """Write the results in the order of the experiment, independent of the order of training."""
         rows, done = results["methods"], results["done"]
         labels = [label for entry in self.plan.entries for label in self.labels(entry)]
         ordered = {
@@ -188,12 +188,12 @@ class Study:
         return [line for entry in self.plan.entries for line in lines.get(entry.name, ())]
 
     def points(self, entry: Entry) -> list[dict[str, Any]]:
-        """Every combination that is swept, in the order of the sweep."""
+        """Return every swept combination, in the order of the sweep."""
         grid = {**entry.grid, "seed": self.plan.experiment.seeds}
         return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
     def lines_of(self, entry: Entry, histories: Sequence[History] | None = None) -> list[str]:
-        """A method's lines in the metrics; without histories from its saved runs, which are checked."""
+        """Return a method's lines in the metrics; without histories, from its saved runs, which are checked."""
         points = self.points(entry)
         if histories is None:
             try:
@@ -205,13 +205,13 @@ class Study:
         return MetricsFile(self.folder.metrics, entry.name, points).lines(histories)
 
     def run_folder(self, entry: Entry, point: Mapping[str, Any]) -> Path:
-        """Where the run of a swept combination is saved: the first seed's in the method's own folder."""
+        """Return the folder of a swept combination's run; the first seed's run is in the method's folder."""
         swept = "".join(f"-{key}={point[key]}" for key in entry.grid)
         folder = self.folder.path / (entry.name + swept)
         return folder if point["seed"] == self.plan.experiment.seeds[0] else folder / f"seed-{point['seed']}"
 
     def _row(self, runs: Sequence[Run]) -> dict[str, Any]:
-        """What the runs of all seeds gave: why some of them diverged, and the scores of the others."""
+        """Return the result of all seeds: the scores, and the reasons why some runs diverged."""
         by_seed = dict(zip(self.plan.experiment.seeds, runs, strict=True))
         reasons = {str(seed): run.diverged for seed, run in by_seed.items() if run.diverged}
         tested = {seed: run for seed, run in by_seed.items() if not run.diverged and self.plan.testers.testable}
@@ -225,7 +225,7 @@ class Study:
         return {**row, "diverged": reasons} if reasons else row
 
     def _test(self, runs: Mapping[int, Run]) -> dict[str, Any]:
-        """Scores by seed, and their mean and spread: accuracies in percent, or losses."""
+        """Return scores by seed, and their mean and spread: accuracies in percent, or losses."""
         clients, attack = self.plan.testers, self.plan.attack
         clean = [clients.evaluate_parts(run) for run in runs.values()]
         three = generalization(clean)
@@ -264,7 +264,7 @@ class Study:
         return {"estimate": spread(values), "unproven": unproven[0]} if unproven else {"certified": spread(values)}
 
     def _untested(self, scores: Sequence[Score]) -> dict[str, list[str]]:
-        """Clients elsewhere that some test did without, because their node was away or they have no test examples."""
+        """Return clients elsewhere that some test lacked, because of a missing node or missing test examples."""
         if self.plan.federation is not None:
             return {}
         tested = set[str].intersection(*({client.name for client in score.per_client} for score in scores))
@@ -294,14 +294,14 @@ class Study:
 
 
 def make_callbacks(experiment: Experiment, testers: Federation | TestedElsewhere) -> list[Callback]:
-    """Return the callbacks that an experiment asks for: tests while training, and early stopping."""
+    """Return the callbacks of an experiment: tests while training, and early stopping."""
     every, stopping = experiment.evaluation.every, experiment.early_stopping
     tests = [EvaluateEvery(testers, every)] if every else []
     return [*tests, *([] if stopping is None else [stopping])]
 
 
 def diverged(results: Mapping[str, Any]) -> list[str]:
-    """One line per run that diverged, with the reason."""
+    """Return one line per run that diverged, with the reason."""
     return [
         f"{label}, seed {seed}: {reason}"
         for label, row in results.get("methods", {}).items()
@@ -310,7 +310,7 @@ def diverged(results: Mapping[str, Any]) -> list[str]:
 
 
 class _Ended(Callback):
-    """A callback that keeps the runs as they end: if all of them diverge, training returns none."""
+    """A callback that keeps the finished runs, since training returns none if all diverge."""
 
     def __init__(self) -> None:
         self.runs: dict[int, Run] = {}

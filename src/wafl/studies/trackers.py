@@ -1,4 +1,4 @@
-"""Trackers, which log metrics to other tools too: TensorBoard, MLflow and Weights & Biases, each an extra."""
+"""Log metrics to other tools: TensorBoard, MLflow and Weights & Biases, each an extra."""
 
 import json
 import os
@@ -25,9 +25,9 @@ Plain = str | int | float
 class Tracker(Callback, ABC):
     """A callback that logs every number of every round, one log per run of a sweep.
 
-    A log is opened when the tracker first hears of its run, and begins with the rounds of the run's history. So
-    after a resume, or if a crash lost what was not yet written, a log holds every round. How a tracker treats a round
-    that was logged before is in its own description.
+    A log is opened at the first event of its run, and starts with the rounds of the run's history. After a resume, or
+    after a crash that lost unwritten rounds, a log therefore contains every round. Each tracker's description explains
+    its treatment of rounds that were logged before.
 
     Put a tracker after the callbacks whose metrics it should log.
     """
@@ -45,12 +45,14 @@ class Tracker(Callback, ABC):
 
     @abstractmethod
     def _close(self, log: Any, diverged: str | None) -> None:
-        """End a log: the run is done, or has diverged for this reason."""
+        """Close a log: the run is done, or has diverged for this reason."""
 
     def on_round(self, moment: Moment) -> None:
+        """Log the round."""
         self._write(self._log(moment.index, moment.run, moment.history), moment.final_record())
 
     def on_end(self, index: int, run: Run) -> None:
+        """Close the log of a run."""
         self._close(self._log(index, run, run.history), run.diverged)
         del self._logs[index]
 
@@ -97,7 +99,7 @@ class TensorBoardTracker(Tracker):
     """A tracker that writes ``folder/<index>-<name>`` for each run: scalars per round, and its settings.
 
     Use ``wafl.fit(..., callbacks=[TensorBoardTracker("logs")])``, then ``tensorboard --logdir logs``. A process that
-    joins a run writes all its rounds again, and tells TensorBoard to forget the old ones: no round is shown twice.
+    resumes a run writes all its rounds again, and tells TensorBoard to discard the old ones, so no round appears twice.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -126,7 +128,7 @@ class TensorBoardTracker(Tracker):
 
 
 def _slug(name: str) -> str:
-    """The name as a folder's, without characters that trouble file systems or shells.
+    """Convert a name to a folder name, without characters that are difficult for file systems or shells.
 
     >>> _slug("WAFL (gamma=1.0, seed=0)")
     'WAFL-gamma=1.0-seed=0'
@@ -136,7 +138,7 @@ def _slug(name: str) -> str:
 
 KEY, DIVERGED = "wafl.key", "wafl.diverged"
 _LONGEST = 500
-"""The most characters of a parameter in every store of MLflow."""
+"""The maximum number of characters of a parameter in every store of MLflow."""
 _ALLOW_FILES = "MLFLOW_ALLOW_FILE_STORE"
 
 
@@ -146,10 +148,10 @@ class MLflowTracker(Tracker):
     MLflow shows a folder with ``MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri mlruns``.
 
     Args:
-        experiment: what MLflow calls the experiment.
+        experiment: the name of the experiment in MLflow.
         tracking_uri: a server, a database or a folder; by default ``$MLFLOW_TRACKING_URI``, or the folder ``mlruns``.
-        key: names this training. With the same key, an interrupted run continues in the MLflow run it had, and a round
-            that is there already is not logged again. Without a key, every process makes its own runs.
+        key: the name of this training. With the same key, an interrupted run continues in its MLflow run, and existing
+            rounds are not logged again. Without a key, every process creates new runs.
     """
 
     def __init__(
@@ -169,7 +171,7 @@ class MLflowTracker(Tracker):
             raise ValueError(f"MLflow cannot log to {uri}: {error}") from error
 
     def _open(self, index: int, run: Run) -> tuple[str, set[tuple[str, int]]]:
-        """Return the id of the run in MLflow, and the metrics that it has already, by name and round."""
+        """Return the id of the run in MLflow, and its existing metrics, by name and round."""
         tags: dict[str, str] = {}
         if self._key is not None:
             tags[KEY] = sha256(f"{self._key}/{index}".encode()).hexdigest()
@@ -202,7 +204,7 @@ class MLflowTracker(Tracker):
 
 @contextmanager
 def _files_allowed() -> Generator[None, None, None]:
-    """A block in which MLflow 3 opens a store of files; its databases need packages that its client does not."""
+    """Allow MLflow 3 to open a store of files during the block; its databases need further packages."""
     before = os.environ.get(_ALLOW_FILES)
     os.environ.setdefault(_ALLOW_FILES, "true")
     try:
@@ -213,7 +215,7 @@ def _files_allowed() -> Generator[None, None, None]:
 
 
 def _allowed(name: str) -> str:
-    """A metric's name in the characters that MLflow takes.
+    """Replace characters of a metric's name that MLflow rejects.
 
     >>> _allowed("accuracy@5 (clean)")
     'accuracy_5 _clean_'
@@ -222,20 +224,20 @@ def _allowed(name: str) -> str:
 
 
 _OPEN: dict[str, Any] = {}
-"""This process's runs by id: wandb refuses to open one twice, as a notebook does that interrupts and resumes."""
+"""The runs of this process by id; wandb cannot open one twice, as after an interruption in a notebook."""
 
 
 class WandbTracker(Tracker):
     """A tracker that logs numbers per round, and settings as the config. A run that diverged has failed.
 
     Args:
-        project: what wandb calls the project.
-        mode: ``online``, ``offline`` or ``disabled``; by default what ``$WANDB_MODE`` or wandb's own settings say.
-        folder: where wandb keeps its files; offline they wait there for ``wandb sync``.
-        key: names this training. With the same key, an interrupted run continues in the wandb run it had. Online,
-            rounds that are there already stay as they are. Offline, each process writes its own run folder with all
-            rounds so far, under the same id: sync the last one.
-        group: what wandb calls the group of the runs of a sweep.
+        project: the name of the project in wandb.
+        mode: ``online``, ``offline`` or ``disabled``; by default the value of ``$WANDB_MODE`` or wandb's settings.
+        folder: the folder of wandb's files; offline they wait there for ``wandb sync``.
+        key: the name of this training. With the same key, an interrupted run continues in its wandb run. Online,
+            existing rounds do not change. Offline, each process writes a new run folder with all rounds so far, under
+            the same id: sync the last one.
+        group: the name in wandb of the group of a sweep's runs.
     """
 
     def __init__(
@@ -258,7 +260,7 @@ class WandbTracker(Tracker):
                 raise ValueError(f"wandb cannot log in: {error} Or set WANDB_MODE=offline, and sync later") from error
 
     def _open(self, index: int, run: Run) -> tuple[Any, int]:
-        """Return the run in wandb, and its first round that is new: one continued online begins after its last step."""
+        """Return the run in wandb, and its first new round: online, the one after its last step."""
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
         identity = None if self._key is None else sha256(f"{self._key}/{index}".encode()).hexdigest()[:16]
@@ -295,7 +297,7 @@ class WandbTracker(Tracker):
 
 
 def make_trackers(trackers: "Trackers", folder: Path, method: str) -> list[Tracker]:
-    """Make the trackers of one method, with files in the study's folder unless ``$MLFLOW_TRACKING_URI`` is set."""
+    """Create the trackers of one method, with files in the study's folder unless ``$MLFLOW_TRACKING_URI`` is set."""
     made: list[Tracker] = []
     about = folder / "about.json"  # by which a study that was removed and begun again in the same folder is another
     content = about.read_bytes() if about.is_file() else b""

@@ -1,4 +1,4 @@
-"""An experiment that is tuned: what is tried, what is kept if it is interrupted, and the file that comes of it."""
+"""Tune an experiment: its trials, the results saved on interruption, and the resulting file."""
 
 import json
 import math
@@ -29,7 +29,7 @@ from wafl.tuning.tune import Search
 
 @dataclass(frozen=True)
 class TunedExperiment:
-    """An experiment file with changes, what is tried of it, the tuned file to write, and trials known from before."""
+    """An experiment file with changes, its trials, the tuned file to write, and trials of earlier runs."""
 
     source: Path
     changes: tuple[str, ...]
@@ -42,7 +42,10 @@ class TunedExperiment:
     def create(
         cls, source: Path, changes: Sequence[str] = (), output: Path | None = None, attack: Attack | None = None
     ) -> Self:
-        """A tuning, checked before any work and overwriting nothing; the output is by default ``<name>.tuned.toml``."""
+        """Create a tuning, checked before any work and without overwriting files.
+
+        The output is by default ``<name>.tuned.toml``.
+        """
         output = output or source.with_suffix(".tuned.toml")
         if output.exists():
             raise FileExistsError(f"{output} exists already: choose another --output, or remove it")
@@ -54,11 +57,11 @@ class TunedExperiment:
 
     @property
     def trials_file(self) -> Path:
-        """Where all trials go, as soon as all those of a method are done."""
+        """The file of all trials, written after each method."""
         return self.output.with_name(self.output.stem.removesuffix(".tuned") + ".trials.json")
 
     def run(self, callbacks: Callbacks = ()) -> Tuning:
-        """Try what has not been tried yet, and write the tuned experiment; returns all trials and choices."""
+        """Run the remaining trials, and write the tuned experiment; return all trials and choices."""
         done = dict(self.known)
 
         def keep(name: str, trials: list[Trial]) -> None:
@@ -75,7 +78,7 @@ class TunedExperiment:
         return tuning
 
     def _digest(self) -> str:
-        """The digest of what saved trials must have been made for."""
+        """Return the digest that saved trials must match."""
         about = describe([self.plan.experiment.model_dump(), self.search.settings, self.search.words()])
         return sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
@@ -90,7 +93,7 @@ class TunedExperiment:
         write_whole(self.trials_file, sealed(content))
 
     def _read_known(self) -> dict[str, list[Trial]]:
-        """The trials of methods that were done when an earlier tuning of the same experiment was interrupted."""
+        """Return the finished methods' trials from an interrupted tuning of the same experiment."""
         if not self.trials_file.exists():
             return {}
         try:
@@ -111,7 +114,7 @@ class TunedExperiment:
 
 
 def make_search(plan: Plan, attack: Attack | None = None) -> Search:
-    """What is tried of an experiment, by its section ``tune``; ``attack`` replaces that of the experiment."""
+    """Return the search of an experiment, from its section ``tune``; ``attack`` replaces its attack."""
     experiment = plan.experiment
     options = experiment.tune or config.Tune()
     if plan.federation is None:
@@ -139,14 +142,14 @@ def make_search(plan: Plan, attack: Attack | None = None) -> Search:
 
 
 def _most_rounds(method: config.AnyMethod, common: int | None, most: int | None) -> int | None:
-    """The most rounds of a method's trials: if it has its own rounds, as AFL does, the same share of those."""
+    """Return the maximum rounds of a method's trials, scaled if the method has its own rounds, such as AFL."""
     if most is None or common is None or method.rounds is None:
         return most
     return max(1, round(method.rounds * min(1.0, most / common)))
 
 
 def _candidate(entry: Entry, method: config.AnyMethod, most_rounds: int | None) -> Candidate:
-    """A method of an experiment; what the file sweeps is what there is to choose from."""
+    """Return a method of an experiment, with the file's swept values as the choices."""
     firsts = {name: values[0] for name, values in entry.grid.items()}
     schedule = {**entry.schedule, **{name: value for name, value in firsts.items() if name in options_of(Schedule)}}
     if most_rounds is not None:
@@ -158,14 +161,14 @@ def _candidate(entry: Entry, method: config.AnyMethod, most_rounds: int | None) 
 
 
 def _given(values: config.Between | list[Any]) -> Sequence[Any]:
-    """A range as a pair, or a list of values, in which the word inf is infinity."""
+    """Return a range as a pair, or a list of values, with the word inf converted to infinity."""
     if isinstance(values, config.Between):
         return values.low, values.high
     return [math.inf if value == "inf" else value for value in values]
 
 
 def tuned_toml(text: str, changes: Sequence[str], experiment: config.Experiment, tuning: Tuning) -> str:
-    """The text of an experiment file with its ``key=value`` changes and the values that were chosen for each method."""
+    """Return the text of an experiment file with its ``key=value`` changes and each method's chosen values."""
     import tomlkit
 
     content = tomlkit.parse(text)
@@ -181,13 +184,13 @@ def tuned_toml(text: str, changes: Sequence[str], experiment: config.Experiment,
 
 
 def part_options(method: MethodTable) -> dict[str, set[str]]:
-    """The options that a file can set in the tables of a method's parts; those of your own parts are unknown."""
+    """Return the options that a file can set in the tables of a method's parts, except your own parts."""
     parts = {slot: part for slot in PART_TABLES if isinstance(part := getattr(method, slot, None), Section)}
     return {slot: set(type(part).model_fields) - {"kind", "options"} for slot, part in parts.items()}
 
 
 def _table_with(name: str, method: MethodTable, table: Any) -> Any:
-    """Return the table that has an option: the method's, its function's arguments, or one of its parts'."""
+    """Return the table of an option: the method's, its function's arguments, or one of its parts'."""
     if name in type(method).model_fields:
         return table
     if isinstance(method, OwnMethod):

@@ -1,4 +1,5 @@
-"""A model and its loss as pure functions of a flat parameter vector, batched over lanes, and what may be asked of them.
+"""Represent a model and its loss as pure functions of a flat parameter vector, batched over lanes.
 
-Start with ``task.py`` and ``problem.py``; speed lives in ``structure/`` and ``gpu/``, what layers do in ``modes/``.
+Start with ``task.py`` and ``problem.py``. Fast paths are in ``structure/`` and ``gpu/``; the modes of layers are in
+``modes/``.
 """

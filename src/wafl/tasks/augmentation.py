@@ -1,4 +1,4 @@
-"""Random shifts and mirror images of a batch, drawn from keys: runs repeat, and padding changes no draw."""
+"""Shift and mirror a batch at random, with draws from keys: runs repeat, and padding changes no draw."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from wafl.base.random import Key, Purpose, uniform
 
 
 def augmented(x: Tensor, key: Key, shift: int, flip: float) -> Tensor:
-    """Images ``[G, B, C, H, W]``, mirrored with probability ``flip``, then moved by up to ``shift``; zeros come in."""
+    """Mirror images ``[G, B, C, H, W]`` with probability ``flip``, then shift them by up to ``shift`` with zeros."""
     if x.ndim != 5:
         raise ValueError(
             f"shift={shift} and flip={flip} are for images (channels, height, width), not for examples of shape "
@@ -22,7 +22,7 @@ def augmented(x: Tensor, key: Key, shift: int, flip: float) -> Tensor:
 
 
 def _taken(x: Tensor, positions: Tensor, dim: int) -> Tensor:
-    """Rows or columns at these positions ``[G, B, size]``; those outside are zeros."""
+    """Return the rows or columns at these positions ``[G, B, size]``, with zeros outside the image."""
     size, shape = x.shape[dim], (*x.shape[:2], 1, *(-1 if each == dim else 1 for each in (3, 4)))
     inside = ((positions >= 0) & (positions < size)).view(shape)
     return x.gather(dim, positions.clamp(0, size - 1).view(shape).expand_as(x)) * inside

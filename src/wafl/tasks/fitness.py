@@ -1,4 +1,4 @@
-"""Whether a model and a loss suit the data, and what the model is like: found by trying, before any work starts."""
+"""Check by trial, before any work starts, whether a model and a loss suit the data, and find the model's traits."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,15 +14,15 @@ from wafl.tasks.structured import LayeredTask, LinearTask
 from wafl.tasks.task import Task, Traits
 
 UNFIT = (RuntimeError, ValueError, TypeError, IndexError, AttributeError)
-"""What models raise for inputs that do not suit them."""
+"""The errors that models raise for unsuitable inputs."""
 UNTRIED = "not tried yet"
-"""Why lanes are not batched while a model is tried."""
+"""The reason why lanes are not batched while a model is tried."""
 
 
 def check_fitness(problem: Problem, x: Tensor, y: Tensor, num_classes: int | None) -> None:
     """Try ``x [1, 1, ...]`` and ``y [1, 1]``: the model must accept the inputs, and its outputs must suit the labels.
 
-    What is found out about the model is kept as ``problem.task.traits``. ``num_classes=None`` means regression.
+    The model's traits are stored as ``problem.task.traits``. ``num_classes=None`` means regression.
     """
     task, params = problem.task, problem.params
     task.traits = Traits(UNTRIED)
@@ -72,7 +72,7 @@ def check_fitness(problem: Problem, x: Tensor, y: Tensor, num_classes: int | Non
 
 
 def find_traits(task: Task, params: Tensor, x: Tensor, y: Tensor) -> None:
-    """Try what a step does, on one lane and one example, and store what the model is like as ``task.traits``."""
+    """Try the work of a step on one lane and one example, and store the model's traits as ``task.traits``."""
     dropouts = _check_repeatable(task, params[0], x[0])
     task.traits = replace(
         task.traits, obstacle=UNTRIED, busy=False, dropout=bool(dropouts), movable=_movable(task, params[0], x[0])
@@ -84,7 +84,7 @@ def find_traits(task: Task, params: Tensor, x: Tensor, y: Tensor) -> None:
 
 
 def _first_layer(module: nn.Module) -> str:
-    """Say what the first layer with weights takes, if it is of a kind that says so."""
+    """Describe the input of the first layer with weights, if the kind of layer declares it."""
     for name, layer in module.named_modules():
         for size, what in (("in_features", "numbers"), ("in_channels", "channels")):
             if isinstance(count := getattr(layer, size, None), int):
@@ -98,7 +98,7 @@ def _is_one_hot(y: Tensor) -> bool:
 
 
 def _ends_in_softmax(task: Task, params: Tensor, x: Tensor) -> bool:
-    """Whether outputs are on the simplex, at two inputs where they differ."""
+    """Return whether outputs are on the simplex, at two inputs where they differ."""
     if isinstance(task, LinearTask):
         return False
     two = torch.cat([task.outputs(params, inputs)[0] for inputs in (x, 0.5 * x)])
@@ -107,7 +107,7 @@ def _ends_in_softmax(task: Task, params: Tensor, x: Tensor) -> bool:
 
 
 def takes_integers(model: Callable[[Tensor], Tensor], x: Tensor) -> bool:
-    """Whether a model refuses floating-point ``x [B, ...]``, but takes the same whole numbers as integers."""
+    """Return whether a model rejects floating-point ``x [B, ...]``, but accepts the same numbers as integers."""
 
     def takes(x: Tensor) -> bool:
         try:
@@ -121,13 +121,13 @@ def takes_integers(model: Callable[[Tensor], Tensor], x: Tensor) -> bool:
 
 
 def _movable(task: Task, flat: Tensor, x: Tensor) -> bool:
-    """Whether the outputs have a gradient in the inputs: not if these are integers, or are rounded or cast."""
+    """Return whether the outputs have a gradient in the inputs; integer, rounded or cast inputs have none."""
     with torch.enable_grad():
         return task.call(flat.detach(), x.detach().requires_grad_()).requires_grad
 
 
 def _check_repeatable(task: Task, flat: Tensor, x: Tensor) -> list[Site]:
-    """The model's dropouts; refuses a model with other hidden randomness, or with buffers that change."""
+    """Return the model's dropouts; raise ValueError for other hidden randomness or changing buffers."""
     name, cuda = type(task.module).__name__, flat.device if flat.device.type == "cuda" else None
     before = {key: value.clone() for key, value in task.module.named_buffers()}
     sites: list[Site] = []
@@ -154,13 +154,13 @@ def _check_repeatable(task: Task, flat: Tensor, x: Tensor) -> list[Site]:
 
 
 def _generators(cuda: torch.device | None) -> tuple[bytes, ...]:
-    """Where torch's global generators stand."""
+    """Return the states of torch's global generators."""
     states = [torch.get_rng_state(), *([] if cuda is None else [torch.cuda.get_rng_state(cuda)])]
     return tuple(state.numpy().tobytes() for state in states)
 
 
 def _obstacle(task: Task, params: Tensor, x: Tensor, y: Tensor) -> str | None:
-    """Why two lanes cannot be computed at once; None if they can."""
+    """Return the reason why two lanes cannot be computed at once, or None if they can."""
     if isinstance(task, LinearTask):
         return None
     _try(task, params, x, y)  # what fails here would fail in any case
@@ -177,7 +177,7 @@ def _obstacle(task: Task, params: Tensor, x: Tensor, y: Tensor) -> str | None:
 
 
 def _try(task: Task, params: Tensor, x: Tensor, y: Tensor) -> None:
-    """Let two lanes do what a step does, and raise whatever the model raises."""
+    """Run the work of a step on two lanes, and raise any error of the model."""
     params, x, y = (torch.cat([value[:1]] * 2) for value in (params, x, y))
     zero = torch.zeros(2, dtype=torch.int64, device=params.device)
     masks = task.draw_masks(Key(zero, zero, zero, zero), params, x)

@@ -1,4 +1,4 @@
-"""The examples of every lane, stored without repetition."""
+"""Store the examples of every lane without repetition."""
 
 from dataclasses import dataclass, replace
 from typing import Self
@@ -13,10 +13,10 @@ from wafl.tasks.structure.sequence import Passed
 class Inputs:
     """Examples ``[L, B, ...]``: each batch of ``base [G, B, ...]`` serves the next ``L / G`` lanes.
 
-    Lanes of a sweep that differ only in gamma see the same batch. For a linear model an example may also be moved
-    along the rows of the weights W: it is then ``base + W^T shift`` with ``shift [L, C, B]``, and the model's outputs
-    there, ``outputs [L, C, B]``, are known without writing a single pixel. For a chain of layers, ``passed`` is what a
-    forward pass left behind, if one was made there.
+    Lanes of a sweep that differ only in gamma see the same batch. For a linear model an example may also be moved along
+    the rows of the weights W. It is then ``base + W^T shift`` with ``shift [L, C, B]``, and its outputs, ``outputs [L,
+    C, B]``, are known without writing a single pixel. For a chain of layers, ``passed`` contains the values of a
+    forward pass, if there was one.
     """
 
     base: Tensor
@@ -27,11 +27,11 @@ class Inputs:
     passed: Passed | None = None
 
     def shifted(self, weight: Tensor, shift: Tensor, outputs: Tensor) -> Self:
-        """The same examples, moved along the rows of a linear model's weights to where it has these outputs."""
+        """Return the examples moved along the rows of a linear model's weights, with these outputs."""
         return replace(self, weight=weight, shift=shift, outputs=outputs)
 
     def dense(self) -> Tensor:
-        """One tensor ``[L, B, ...]``."""
+        """Return one tensor ``[L, B, ...]``."""
         x = self.base
         if len(x) != self.lanes:
             x = x.repeat_interleave(self.lanes // len(x), dim=0)
@@ -42,7 +42,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Shifted:
-    """Examples that are moved at the output of a layer: there, the model has ``at_rest + delta``, ``[L, B, ...]``."""
+    """Examples that are moved at the output of a layer, which becomes ``at_rest + delta``, ``[L, B, ...]``."""
 
     x: Tensor
     layer: str
@@ -50,15 +50,15 @@ class Shifted:
     delta: Tensor
 
     def dense(self) -> Tensor:
-        """Where the examples went, in the space of the layer's output."""
+        """Return the moved examples in the space of the layer's output."""
         return self.at_rest + self.delta
 
 
 def dense(x: Tensor | Inputs | Shifted) -> Tensor:
-    """A plain tensor ``[L, B, ...]``, whatever an objective was given."""
+    """Return a plain tensor ``[L, B, ...]`` from any form of an objective's input."""
     return x if isinstance(x, Tensor) else x.dense()
 
 
 def shared(x: Tensor | Inputs) -> Inputs:
-    """The structured form of plain examples, of which no two lanes share any."""
+    """Return the structured form of plain examples, without sharing between lanes."""
     return x if isinstance(x, Inputs) else Inputs(x, len(x))

@@ -1,4 +1,4 @@
-"""What the flat vector of a model's parameters holds, and in what order."""
+"""Describe the content and order of the flat vector of a model's parameters."""
 
 from collections.abc import Mapping
 from typing import Annotated, Self
@@ -12,7 +12,7 @@ from wafl.tasks.modes.statistics import layers_in_training, names_of
 
 @frozen
 class Layout:
-    """The shapes of what a flat vector holds, by name and in order: parameters, then statistics."""
+    """The shapes of a flat vector's entries, by name and in order: parameters, then statistics."""
 
     params: Annotated[Mapping[str, torch.Size], "The parameters that are trained."]
     statistics: Annotated[
@@ -22,7 +22,10 @@ class Layout:
 
     @classmethod
     def of(cls, model: nn.Module) -> Self:
-        """What a training of the model as it is now would learn; BatchNorm layers in training mode learn statistics."""
+        """Return the layout of training the model in its current modes.
+
+        BatchNorm layers in training mode learn statistics.
+        """
         statistics = names_of(layers_in_training(model))
         return cls(
             {name: value.shape for name, value in trainable(model).items()},
@@ -31,9 +34,10 @@ class Layout:
 
     @property
     def shapes(self) -> dict[str, torch.Size]:
+        """The shapes of parameters and statistics, by name."""
         return {**self.params, **self.statistics}
 
 
 def trainable(module: nn.Module) -> dict[str, Tensor]:
-    """The parameters of a model that are trained, by name."""
+    """Return the trained parameters of a model, by name."""
     return {name: value for name, value in module.named_parameters() if value.requires_grad}

@@ -1,4 +1,4 @@
-"""Losses of a model's outputs: value, gradient, and what the library may know about them."""
+"""Define losses of a model's outputs: value, gradient, and facts that the library can use."""
 
 import re
 from abc import abstractmethod
@@ -19,8 +19,8 @@ from wafl.base.options import NotNegative, Positive, frozen
 class OutputLoss(Protocol):
     """A loss of outputs ``[..., C]`` and labels ``[...]`` or targets ``[..., C]``, for any leading dimensions.
 
-    For your own loss, subclass this and define :meth:`value`. Everything else is optional: each fact that you state
-    about the loss gets it a faster ascent, a further option or a constant that depends on the fact. Such a constant is
+    For your own loss, subclass this and define :meth:`value`. Everything else is optional: each fact that you declare
+    about the loss enables a faster ascent, a further option or a constant that depends on the fact. Such a constant is
     attested, not proven.
 
     >>> class Halved(OutputLoss):
@@ -32,42 +32,48 @@ class OutputLoss(Protocol):
     """
 
     labels: Literal["classes", "targets"] | None = None
-    """What y must be: integer labels below C, or floating-point targets, one per output; None accepts anything."""
+    """The type of y: integer labels below C, or floating-point targets, one per output; None accepts any."""
     convex: bool = False
-    """Whether the loss is convex in the outputs: then the ascent of a linear model needs no line search."""
+    """Whether the loss is convex in the outputs; then the ascent of a linear model needs no line search."""
     logistic: bool = False
-    """Whether the loss is ``logsumexp(s) - s_y``, whose constants ``linear_models.py`` has in closed form."""
+    """Whether the loss is ``logsumexp(s) - s_y``, whose constants have closed forms in ``linear_models.py``."""
     quadratic: float | None = None
-    """The a of a loss ``a ||s - y||^2``: then targets can move (``label_cost``), and its constants are known too."""
+    """The a of a loss ``a ||s - y||^2``; then targets can move (``label_cost``), and its constants are known."""
 
     @property
     def name(self) -> str:
-        """What messages and run records call it."""
+        """The name of the loss in messages and run records."""
         return type(self).__name__
 
     @property
     def probabilities(self) -> Callable[[Tensor], Tensor] | None:
         """The function p of the outputs, if the gradient is ``p(s) - e_y`` with p on the simplex, such as softmax.
 
-        The ascent of a linear model then runs on the simplex, and restarts include one toward each class.
+        The ascent of a linear model then runs on the simplex, with one restart toward each class.
         """
         return None
 
     @abstractmethod
     def value(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """One loss per example, ``[...]``."""
+        """Return one loss per example, ``[...]``."""
         ...
 
     def gradient(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """The gradient of each loss in the outputs, ``[..., C]``; by default through autograd."""
+        """Return the gradient of each loss in the outputs, ``[..., C]``; by default through autograd."""
         return torch.func.grad(lambda s: self.value(s, y).sum())(outputs)
 
     def slopes(self, weight: Tensor, norm: float = 2) -> Tensor | None:
-        """How steep ``loss(W x + b)`` is at most in x, for each label ``[L, C]``; None if unbounded or unknown."""
+        """Return the largest slope of ``loss(W x + b)`` in x, for each label ``[L, C]``.
+
+        None if it is unbounded or unknown.
+        """
         return None
 
     def curvature(self, weight: Tensor, norm: float = 2) -> Tensor | None:
-        """L_zz of ``loss(W x + b)``, the Lipschitz constant of its gradient in x: ``[L]``; None if it is unknown."""
+        """Return L_zz of ``loss(W x + b)``, the Lipschitz constant of its gradient in x, or None if it is unknown.
+
+        Its shape is ``[L]``.
+        """
         return None
 
 
@@ -81,24 +87,28 @@ class CrossEntropy(OutputLoss):
 
     @property
     def name(self) -> str:
+        """The name of the loss."""
         return "cross_entropy"
 
     def value(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return one loss per example, ``[...]``."""
         # log_softmax, because logsumexp - s_y loses digits if the model is confident; classes first, as below.
         return -outputs.mT.log_softmax(-2).gather(-2, y[..., None, :]).squeeze(-2)
 
     @property
     def probabilities(self) -> Callable[[Tensor], Tensor]:
+        """The softmax."""
         return _softmax
 
     def gradient(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the gradient of each loss in the outputs, ``[..., C]``."""
         return _softmax(outputs).scatter_(-1, y[..., None], -1.0, reduce="add")
 
     def slopes(self, weight: Tensor, norm: float = 2) -> Tensor:
-        """How steep ``loss(W x + b)`` can be for each label y: the largest ``||w_j - w_y||_*``, ``[L, C]``.
+        """Return the largest slope of ``loss(W x + b)`` for each label y: the largest ``||w_j - w_y||_*``, ``[L, C]``.
 
-        The gradient in x is ``sum_j p_j (w_j - w_y)``, a mean of such differences; and as x moves far in the direction
-        of the farthest w_j, p goes to ``e_j``.
+        The gradient in x is ``sum_j p_j (w_j - w_y)``, a mean of such differences. As x moves far in the direction of
+        the farthest w_j, p tends to ``e_j``.
         """
         if norm == 2:
             moved = weight - weight[:, :1]  # changes no difference, but keeps digits that a Gram matrix would lose
@@ -109,18 +119,18 @@ class CrossEntropy(OutputLoss):
         return torch.stack([power_norm(weight - weight[:, [j]], dual(norm), 1).amax(-1) for j in rows], dim=1)
 
     def curvature(self, weight: Tensor, norm: float = 2) -> Tensor:
-        """L_zz of ``loss(W x + b)``: the largest ``||w_j - w_k||_*^2 / 4``.
+        """Return L_zz of ``loss(W x + b)``: the largest ``||w_j - w_k||_*^2 / 4``.
 
         The Hessian in x is ``W^T (diag p - p p^T) W``, so along a unit vector v it is the variance of ``<w_j, v>``
-        under p. A variable with range r has a variance of at most ``r^2 / 4``, attained with half of the mass at
-        either end; along the best v the range is the largest distance between two rows of W.
+        under p. A variable with range r has a variance of at most ``r^2 / 4``, attained with half of the mass at either
+        end; along the best v the range is the largest distance between two rows of W.
         """
         return self.slopes(weight, norm).amax(-1).square() / 4.0
 
 
 @frozen
 class MarginLoss(OutputLoss):
-    """``t CE((s - u e_y) / t)``: cross-entropy that asks for a lead of about u, which moves then need to take away.
+    """The loss ``t CE((s - u e_y) / t)``: cross-entropy that requests a lead of about u, which moves must first remove.
 
     >>> MarginLoss(1.0, 0.5).value(torch.tensor([[3.0, 1.0]]), torch.tensor([0]))
     tensor([0.0635])
@@ -138,29 +148,34 @@ class MarginLoss(OutputLoss):
 
     @property
     def name(self) -> str:
+        """The name of the loss, with its options."""
         return f"margin({self.offset!r}, {self.temperature!r})"
 
     def logits(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """What the cross-entropy is taken of, times t."""
+        """Return the logits of the cross-entropy."""
         taken = torch.zeros_like(outputs).scatter(-1, y[..., None], self.offset)
         return (outputs - taken) / self.temperature
 
     def value(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return one loss per example, ``[...]``."""
         return self.temperature * CrossEntropy().value(self.logits(outputs, y), y)
 
     def gradient(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the gradient of each loss in the outputs, ``[..., C]``."""
         return CrossEntropy().gradient(self.logits(outputs, y), y)
 
     def slopes(self, weight: Tensor, norm: float = 2) -> Tensor:
+        """Return the largest slope for each label, the same as for cross-entropy."""
         return CrossEntropy().slopes(weight, norm)
 
     def curvature(self, weight: Tensor, norm: float = 2) -> Tensor:
+        """Return L_zz, the L_zz of cross-entropy divided by t."""
         return CrossEntropy().curvature(weight, norm) / self.temperature
 
 
 @dataclass(frozen=True)
 class SquaredError(OutputLoss):
-    """``||s - y||^2``, summed over outputs."""
+    """The squared error ``||s - y||^2``, summed over outputs."""
 
     labels = "targets"
     convex = True
@@ -168,16 +183,19 @@ class SquaredError(OutputLoss):
 
     @property
     def name(self) -> str:
+        """The name of the loss."""
         return "squared_error"
 
     def value(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return one loss per example, ``[...]``."""
         return (outputs - _targets(outputs, y)).square().sum(-1)
 
     def gradient(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the gradient of each loss in the outputs, ``[..., C]``."""
         return 2.0 * (outputs - _targets(outputs, y))
 
     def curvature(self, weight: Tensor, norm: float = 2) -> Tensor:
-        """L_zz of ``||W x + b - y||^2``: the largest ``2 ||W v||^2`` over ``||v|| <= 1``.
+        """Return L_zz of ``||W x + b - y||^2``: the largest ``2 ||W v||^2`` over ``||v|| <= 1``.
 
         For l2 this is twice the largest eigenvalue of ``W W^T``. For l1 the maximum is at a corner, a single
         coordinate. For l_inf ``(W v)_c`` is at most ``||w_c||_1``, which some v attains if there is a single output.
@@ -191,39 +209,45 @@ class SquaredError(OutputLoss):
 
 @dataclass(frozen=True)
 class SoftLabels(OutputLoss):
-    """``-sum_c t_c log softmax(s + r)_c``: y holds the targets t and an offset r of the outputs, ``[..., 2, C]``."""
+    """The loss ``-sum_c t_c log softmax(s + r)_c``; y has the targets t and an offset r, ``[..., 2, C]``."""
 
     def value(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return one loss per example, ``[...]``."""
         targets, offset = y.unbind(-2)
         return -(targets * (outputs + offset).log_softmax(-1)).sum(-1)
 
     def gradient(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the gradient of each loss in the outputs, ``[..., C]``."""
         targets, offset = y.unbind(-2)
         return targets.sum(-1, keepdim=True) * (outputs + offset).softmax(-1) - targets
 
 
 @dataclass(frozen=True)
 class Product(OutputLoss):
-    """``<s, y>``, whose gradient in the outputs is y: what is left of any loss once its slopes are known."""
+    """The loss ``<s, y>``, whose gradient in the outputs is y; it replaces any loss once its slopes are known."""
 
     def value(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return one loss per example, ``[...]``."""
         return (outputs * y).sum(-1)
 
     def gradient(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return y."""
         return y
 
 
 @dataclass(frozen=True)
 class CustomLoss(OutputLoss):
-    """Your own function of ``(outputs [B, C], y [B])`` that returns one loss per example; no more is known about it."""
+    """Your function of ``(outputs [B, C], y [B])`` that returns one loss per example, without known facts."""
 
     function: Callable[[Tensor, Tensor], Tensor]
 
     @property
     def name(self) -> str:
+        """The name of the function."""
         return getattr(self.function, "__name__", type(self.function).__name__)
 
     def value(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return one loss per example; raise ValueError if the function returns another shape."""
         lead = outputs.shape[:-1]
         losses = self.function(outputs.flatten(0, -2), y.flatten(0, len(lead) - 1))
         if losses.numel() != lead.numel():
@@ -252,7 +276,7 @@ _ORIGINAL: dict[type, dict[str, tuple[object, object]]] = {kind: _functions(kind
 
 
 def is_built_in(loss: object) -> TypeGuard[CrossEntropy | MarginLoss | SquaredError]:
-    """Return whether a loss is one of wafl's own, unchanged, so that proofs can rest on its traits.
+    """Return whether a loss is one of wafl's losses, unchanged, so that proofs can rest on its traits.
 
     >>> is_built_in(MarginLoss(2.0)), is_built_in(CustomLoss(torch.nn.functional.mse_loss))
     (True, False)
@@ -267,7 +291,7 @@ def is_built_in(loss: object) -> TypeGuard[CrossEntropy | MarginLoss | SquaredEr
 
 
 def claim_of(loss: OutputLoss) -> str | None:
-    """Return what a user's loss states about itself, of which bounds are consequences; None if it states nothing."""
+    """Return the facts that a user's loss declares, on which bounds rest, or None if it declares none."""
     if is_built_in(loss):
         return None
     own = [name for name in ("slopes", "curvature") if getattr(type(loss), name, None) is not getattr(OutputLoss, name)]
@@ -279,7 +303,7 @@ def claim_of(loss: OutputLoss) -> str | None:
 
 
 def check_claim(loss: OutputLoss, outputs: Tensor, y: Tensor) -> None:
-    """Raise ValueError if the values of a user's loss are not those that its traits imply."""
+    """Raise ValueError if a user's loss has other values than its traits imply."""
     claim, factor = claim_of(loss), loss.quadratic
     if claim is None or not (loss.logistic or factor is not None):
         return
@@ -293,14 +317,14 @@ def check_claim(loss: OutputLoss, outputs: Tensor, y: Tensor) -> None:
 
 
 def spelled(loss: str | OutputLoss | Callable[[Tensor, Tensor], Tensor]) -> str | None:
-    """The words from which :func:`output_loss` makes the same loss again; None for your own."""
+    """Return the text from which :func:`output_loss` rebuilds the same loss, or None for your own."""
     if isinstance(loss, str):
         return loss
     return loss.name if is_built_in(loss) else None
 
 
 def output_loss(loss: str | OutputLoss | Callable[[Tensor, Tensor], Tensor]) -> OutputLoss:
-    """A loss by its name, your own :class:`OutputLoss`, or a function of ``(outputs, y)``.
+    """Return a loss from its name, your own :class:`OutputLoss`, or a function of ``(outputs, y)``.
 
     >>> output_loss("margin(2, 0.5)")
     MarginLoss(offset=2.0, temperature=0.5)
@@ -331,7 +355,7 @@ def output_loss(loss: str | OutputLoss | Callable[[Tensor, Tensor], Tensor]) -> 
 
 
 def value_and_slope(loss: OutputLoss, outputs: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Each loss ``[...]``, and the gradient of ``sum weight * loss`` in the outputs ``[..., C]``, as by autograd."""
+    """Return each loss ``[...]``, and the gradient of ``sum weight * loss`` in the outputs ``[..., C]``."""
     if type(loss) is CrossEntropy:  # the same bits, in a fraction of the time
         log_p, labels = outputs.mT.log_softmax(-2), y[..., None, :]
         slope = torch.zeros_like(log_p).scatter_(-2, labels, -weight[..., None, :])

@@ -1,8 +1,8 @@
-"""Products of matrices, one per lane.
+"""Multiply matrices, one product per lane.
 
 On ARM, torch computes a product with a transposed matrix through oneDNN, whose call alone takes longer than a small
-product: 10 outputs of 64 examples with 64 features take 72 microseconds per lane on a Neoverse N1, and 9 without it.
-If the result is to be stored by columns, torch leaves oneDNN out.
+product. 10 outputs of 64 examples with 64 features take 72 microseconds per lane on a Neoverse N1, and 9 without it. If
+the result is stored by columns, torch does not use oneDNN.
 """
 
 import torch
@@ -14,7 +14,10 @@ DETOUR = not torch.backends.mkl.is_available()
 
 
 def product(a: Tensor, b: Tensor, plus: Tensor | None = None) -> Tensor:
-    """``a b^T + plus`` of each lane, ``[L, M, N]``, for ``a [L, M, K]``, ``b [L, N, K]`` and what broadcasts to it."""
+    """Return ``a b^T + plus`` of each lane, ``[L, M, N]``, for ``a [L, M, K]`` and ``b [L, N, K]``.
+
+    ``plus`` may be anything that broadcasts to the result.
+    """
     taped = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
     if not DETOUR or a.device.type != "cpu" or a.dtype != torch.float32 or precision.is_reduced() or taped:
         return torch.bmm(a, b.mT) if plus is None else torch.baddbmm(plus, a, b.mT)

@@ -1,4 +1,4 @@
-"""Layers that rescale their weights: a task rescales them once for many gradients, and takes slopes back at the end."""
+"""Support layers that rescale their weights: once for many gradients, whose slopes are pulled back at the end."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -10,25 +10,25 @@ from torch import Tensor, nn
 
 
 class Rescaled(nn.Module, ABC):
-    """A layer that computes what its ``plain`` kind computes with ``rescale(weight)``, and adds no other parameter."""
+    """A layer that computes its ``plain`` kind with ``rescale(weight)``, and adds no other parameter."""
 
     plain: ClassVar[type[nn.Module]]
     weight: Tensor
 
     @abstractmethod
     def rescale(self, weight: Tensor) -> Tensor:
-        """The weights that are used, for weights ``[..., *shape]`` with any leading dimensions."""
+        """Return the effective weights, for weights ``[..., *shape]`` with any leading dimensions."""
 
 
 @dataclass(frozen=True)
 class Ready:
-    """Parameters of the plain network, and for those that were rescaled where they come from."""
+    """The plain network's parameters, with links from rescaled parameters to their sources."""
 
     values: Sequence[Tensor]
     links: Mapping[int, tuple[Tensor, Tensor]]
 
     def pull_back(self, slopes: Sequence[Tensor]) -> None:
-        """Turn slopes ``[L, *shape]`` at the plain network's parameters into those at the model's own, in place."""
+        """Convert slopes ``[L, *shape]`` at the plain network's parameters to slopes at the model's, in place."""
         for index, (leaf, rescaled) in self.links.items():
             slope = slopes[index]
             if len(leaf) == len(slope):
@@ -53,7 +53,7 @@ def rescaled_layers(module: nn.Module, names: Sequence[str]) -> dict[int, Rescal
 
 
 def rescale(layers: Mapping[int, Rescaled], values: Sequence[Tensor]) -> Ready:
-    """Return the parameters ``[L, *shape]`` of all lanes as the plain network reads them."""
+    """Return the parameters ``[L, *shape]`` of all lanes for the plain network."""
     whole, links = list(values), dict[int, tuple[Tensor, Tensor]]()
     for index, layer in layers.items():
         weight = values[index]
@@ -67,7 +67,7 @@ def rescale(layers: Mapping[int, Rescaled], values: Sequence[Tensor]) -> Ready:
 
 
 def make_plain(module: nn.Module) -> nn.Module:
-    """The same module, whose layers from now on compute with their weights as they are."""
+    """Make the layers of a module use their weights unchanged, and return the module."""
     for layer in module.modules():
         if isinstance(layer, Rescaled):
             changed: Any = layer

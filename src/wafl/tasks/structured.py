@@ -1,4 +1,4 @@
-"""Models whose structure is known, one linear layer or a chain of layers: the same numbers, and weights to ask for."""
+"""Use the known structure of a model, one linear layer or a chain of layers, with the same numbers."""
 
 import copy
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def make_task(
     device: torch.device | str = "cpu",
     layout: Layout | None = None,
 ) -> Task:
-    """The task of a model, which uses its structure if that is known; the layout is by default :meth:`Layout.of` it."""
+    """Return the task of a model, which uses its structure if known; the default layout is :meth:`Layout.of`."""
     if layout is None:
         _refuse_batch_statistics(model)
         layout = Layout.of(model)
@@ -45,7 +45,7 @@ def make_task(
 
 
 class LinearTask(Task):
-    """Outputs ``W x + b``: every derivative in closed form, without autograd."""
+    """A model with outputs ``W x + b``, whose derivatives have closed forms without autograd."""
 
     in_streams = False
 
@@ -55,11 +55,13 @@ class LinearTask(Task):
         self._has_bias = has_bias(layer)
 
     def linear(self, params: Tensor) -> tuple[Tensor, Tensor]:
+        """Return W and b of each lane."""
         split = self._classes * self._features
         weight = params[:, :split].view(-1, self._classes, self._features)
         return weight, params[:, split:] if self._has_bias else params.new_zeros(len(params), self._classes)
 
     def outputs(self, params: Tensor, x: Moved, masks: Masks | None = None) -> Tensor:
+        """Return the outputs ``[L, B, C]``."""
         if isinstance(x, Shifted):
             return super().outputs(params, x, masks)
         inputs = shared(x)
@@ -74,6 +76,7 @@ class LinearTask(Task):
     def losses_and_gradient(
         self, params: Tensor, x: Moved, y: Tensor, weight: Tensor, masks: Masks | None = None
     ) -> tuple[Tensor, Tensor]:
+        """Return the losses, and the gradient in the parameters of their weighted sum."""
         if isinstance(x, Shifted):
             return super().losses_and_gradient(params, x, y, weight, masks)
         inputs = shared(x)
@@ -91,6 +94,7 @@ class LinearTask(Task):
     def input_gradient(
         self, params: Tensor, x: Tensor | Shifted, y: Tensor, masks: Masks | None = None
     ) -> tuple[Tensor, Tensor]:
+        """Return the losses, and their gradients in the moved inputs or features."""
         if isinstance(x, Shifted):
             return super().input_gradient(params, x, y, masks)
         outputs = self.outputs(params, x)
@@ -98,6 +102,7 @@ class LinearTask(Task):
         return self.loss.value(outputs, y), gradients.view_as(x)
 
     def curvature(self, params: Tensor, norm: float = 2) -> Tensor | None:
+        """Return L_zz ``[L]``, or None if it is unknown."""
         return self.loss.curvature(self.linear(params)[0], norm)
 
 
@@ -111,6 +116,7 @@ class LayeredTask(Task):
         self._chain = Chain(layers)
 
     def outputs(self, params: Tensor, x: Moved, masks: Masks | None = None) -> Tensor:
+        """Return the outputs ``[L, B, C]``."""
         if isinstance(x, Shifted):
             return super().outputs(params, x, masks)
         if passed := _passed(x):
@@ -119,6 +125,7 @@ class LayeredTask(Task):
             return self._chain.forward(self._values(params), dense(x))[-1].to(params.dtype)
 
     def forward(self, params: Tensor, x: Tensor, masks: Masks | None = None) -> Inputs:
+        """Return the examples with their forward pass."""
         if precision.is_reduced():
             return super().forward(params, x, masks)
         with torch.no_grad():
@@ -127,6 +134,7 @@ class LayeredTask(Task):
     def losses_and_gradient(
         self, params: Tensor, x: Moved, y: Tensor, weight: Tensor, masks: Masks | None = None
     ) -> tuple[Tensor, Tensor]:
+        """Return the losses, and the gradient in the parameters of their weighted sum."""
         if isinstance(x, Shifted):
             return super().losses_and_gradient(params, x, y, weight, masks)
         if precision.is_reduced():
@@ -141,13 +149,14 @@ class LayeredTask(Task):
         return losses, gradient
 
     def _total(self, params: Tensor, x: Moved, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """The weighted sum of the losses, and the losses, with the casts of a reduced precision."""
+        """Return the weighted sum of the losses, and the losses, with the casts of a reduced precision."""
         losses = self.losses(params, x, y)
         return (weight * losses).sum(), losses
 
     def input_gradient(
         self, params: Tensor, x: Tensor | Shifted, y: Tensor, masks: Masks | None = None
     ) -> tuple[Tensor, Tensor]:
+        """Return the losses, and their gradients in the moved inputs or features."""
         if isinstance(x, Shifted):
             return super().input_gradient(params, x, y, masks)
         if precision.is_reduced():
@@ -162,13 +171,14 @@ class LayeredTask(Task):
 
 
 class FusedTask(Task):
-    """A network of convolutions on a GPU: in captured steps of a reduced precision, few kernels for all lanes."""
+    """A network of convolutions on a GPU; captured steps of a reduced precision run few kernels for all lanes."""
 
     def __init__(self, module: nn.Module, fused: Fused, loss: OutputLoss, layout: Layout) -> None:
         super().__init__(module, loss, layout)
         self._fused = fused
 
     def outputs(self, params: Tensor, x: Moved, masks: Masks | None = None) -> Tensor:
+        """Return the outputs ``[L, B, C]``."""
         if not isinstance(self._read, tuple) or not self._fuses(x):
             return super().outputs(params, x, masks)
         return self._fused.outputs(self._read, dense(x))
@@ -176,6 +186,7 @@ class FusedTask(Task):
     def input_gradient(
         self, params: Tensor, x: Tensor | Shifted, y: Tensor, masks: Masks | None = None
     ) -> tuple[Tensor, Tensor]:
+        """Return the losses, and their gradients in the moved inputs or features."""
         if isinstance(x, Shifted) or not isinstance(self._read, tuple) or not self._fuses(x):
             return super().input_gradient(params, x, y, masks)
         return self._fused.input_gradient(self._read, x, y, self.loss)
@@ -211,7 +222,7 @@ def _refuse_batch_statistics(model: nn.Module) -> None:
 
 
 def _only_linear_layer(module: nn.Module) -> nn.Linear | None:
-    """The layer of a model that is certainly ``W x + b``: a plain Linear, after nothing but flattening."""
+    """Return the layer of a model that is certainly ``W x + b``: a plain Linear after only flattening."""
     layers = members(module) if is_plain(module, nn.Sequential) else [module]
     *before, last = layers or [module]
     flattens = all(
@@ -225,12 +236,12 @@ def _only_linear_layer(module: nn.Module) -> nn.Linear | None:
 
 
 def _is_in_order(layer: nn.Module) -> bool:
-    """Return whether the weight comes before the bias, as formulas read them; replacing a weight puts it last."""
+    """Return whether the weight comes before the bias, as formulas assume; replacing a weight moves it last."""
     return next(layer.named_parameters())[0] == "weight"
 
 
 def _chain(module: nn.Module) -> list[nn.Module] | None:
-    """The layers of a model that is a plain sequence of layers which a chain or the kernels of a GPU may know."""
+    """Return the layers of a model that is a plain sequence of layers for a chain or GPU kernels, or None."""
     if is_plain(module, nn.Sequential):
         chains = [_chain(layer) for layer in members(module)]
         layers = [layer for chain in chains if chain is not None for layer in chain]

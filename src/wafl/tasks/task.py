@@ -1,4 +1,4 @@
-"""A model and its loss as pure functions of a flat parameter vector, batched over lanes.
+"""Represent a model and its loss as pure functions of a flat parameter vector, batched over lanes.
 
 Shapes: ``params [L, P]``, ``x [L, B, ...]`` (a tensor or :class:`wafl.tasks.inputs.Inputs`), ``y [L, B]`` (or targets
 ``[L, B, k]``), outputs ``[L, B, C]``, losses ``[L, B]``. A lane is one client's copy of the parameters in one run.
@@ -33,16 +33,16 @@ torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # pyright: ignore
 
 Loss = str | OutputLoss | Callable[[Tensor, Tensor], Tensor]
 Masks = tuple[Tensor, ...]
-"""What each dropout of a model multiplies by, one row per lane."""
+"""The factors of each dropout of a model, one row per lane."""
 Moved = Tensor | Inputs | Shifted
-"""Examples, as they are or moved."""
+"""Examples, moved or not."""
 Params = Tensor | tuple[Tensor, ...]
-"""Parameters as one vector, or one by one, as layers read them."""
+"""Parameters as one vector, or one by one in the layers' layout."""
 
 
 @frozen
 class Traits:
-    """What is found out about a model by trying it (:func:`wafl.tasks.fitness.check_fitness`)."""
+    """The properties of a model, found by trial (:func:`wafl.tasks.fitness.check_fitness`)."""
 
     obstacle: Annotated[
         str | None, "Why ``torch.func.vmap`` cannot compute all lanes at once, so that they go one after another."
@@ -59,17 +59,17 @@ class Traits:
 
     @property
     def batched(self) -> bool:
+        """Whether lanes are computed together: nothing prevents it, and no lane keeps a processor busy."""
         return self.obstacle is None and not self.busy
 
 
 class Task:
-    """A model and its loss: any ``nn.Module`` that treats each example by itself.
+    """A model and its loss: any ``nn.Module`` that treats each example separately.
 
-    With ``masks``, one for each of its dropouts, the model is as in training (:meth:`draw_masks`); without them, it is
-    as in evaluation. The ``layout`` says what the flat vector holds: parameters, and after them the running statistics
-    that are learned, ``num_statistics`` numbers with no gradient (``statistics.py``); P counts them too.
-    ``in_streams`` says whether a captured step computes each lane in a stream of its own; where it does not, lanes are
-    the batch of each matrix product.
+    With ``masks``, one for each of its dropouts, the model is in training mode (:meth:`draw_masks`); without them, it
+    is in evaluation mode. The ``layout`` describes the flat vector: the parameters, then the learned running
+    statistics, ``num_statistics`` numbers without gradient (``statistics.py``), which P includes. If ``in_streams``, a
+    captured step computes each lane in a separate stream; otherwise, lanes are the batch of each matrix product.
     """
 
     in_streams = True
@@ -96,7 +96,7 @@ class Task:
 
     @property
     def steady(self) -> bool:
-        """Whether a lane rounds the same alone as next to others; a batched convolution of one lane does not."""
+        """Whether a lane rounds the same alone and next to others; a batched convolution of one lane does not."""
         return not (self.in_streams and self.traits.batched)
 
     @property
@@ -105,7 +105,7 @@ class Task:
         return self._rescaled is not None
 
     def flatten(self, params: Mapping[str, Tensor]) -> Tensor:
-        """Named parameters as one vector ``[P]``; statistics that are not among them are the model's own."""
+        """Return named parameters as one vector ``[P]``; missing statistics come from the model."""
         params = {**{name: self.module.get_buffer(name) for name in self.layout.statistics}, **params}
         missing = self._shapes.keys() ^ params.keys()
         if missing:
@@ -118,7 +118,7 @@ class Task:
         return torch.cat([params[name].detach().reshape(-1) for name in self._shapes])
 
     def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
-        """One vector ``[P]`` as named parameters and statistics."""
+        """Return one vector ``[P]`` as named parameters and statistics."""
         pieces = flat.split(self._sizes)
         named = {name: piece.view(shape) for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)}
         return {**named, **{name: named[name].detach() for name in self.layout.statistics}}
@@ -134,23 +134,27 @@ class Task:
         return module
 
     def with_loss(self, loss: OutputLoss) -> Self:
-        """The same model with another loss of its outputs."""
+        """Return the same model with another loss of its outputs."""
         other = copy.copy(self)
         other.loss = loss
         return other
 
     def initial(self) -> Tensor:
+        """Return the model's parameters as one vector."""
         named = dict(self.module.named_parameters())
         return self.flatten({name: named[name] for name in self.layout.params})
 
     def batch_norm_indices(self, *, affine: bool) -> list[int]:
-        """Where the running statistics are in the flat vector and, if ``affine``, the scales and offsets with them."""
+        """Return the indices of the running statistics in the flat vector.
+
+        If ``affine``, the scales and offsets are included.
+        """
         chosen = {*self.layout.statistics, *(affine_of(self.tracking) if affine else ())}
         names = [name for name, size in zip(self._shapes, self._sizes, strict=True) for _ in range(size)]
         return [index for index, name in enumerate(names) if name in chosen]
 
     def draw_masks(self, key: Key, params: Tensor, x: Tensor | Inputs) -> Masks:
-        """The masks of one step: one key per lane decides what the lane drops."""
+        """Return the masks of one step; one key per lane determines the dropped values."""
         if not self.traits.dropout:
             return ()
         example = (x.base if isinstance(x, Inputs) else x)[0]
@@ -159,19 +163,19 @@ class Task:
         return draw_masks(self._sites[example.shape], key, params)
 
     def dropouts(self, flat: Tensor, x: Tensor) -> list[Site]:
-        """The dropouts of one lane that trains on ``x [B, ...]``, in the order in which they are called."""
+        """Return the dropouts of one lane that trains on ``x [B, ...]``, in the order of their calls."""
         sites: list[Site] = []
         with recorded(sites), torch.no_grad():
             self.call(flat, x, (), trains=True)
         return sites
 
     def convolution_products(self, flat: Tensor, x: Tensor) -> int:
-        """How many products of numbers the model's convolutions take for ``x [B, ...]``."""
+        """Return the number of products in the model's convolutions for ``x [B, ...]``."""
         with torch.no_grad():
             return convolution_products(self._at_rest, lambda: self.call(flat, x))
 
     def cast_by_layers(self, flat: Tensor, x: Tensor) -> frozenset[str]:
-        """The names of the parameters that layers read, each once, as a reduced precision casts them."""
+        """Return the names of the parameters that layers read once each, in a reduced precision's casts."""
         named, x = self.unflatten(flat), x.long() if self.traits.integers else x
         return precision.cast_by_layers(
             lambda: functional_call(self._at_rest, named, (x,), tie_weights=self._tie), named
@@ -183,16 +187,16 @@ class Task:
 
     @cached_property
     def _side_by_side(self) -> dict[bool, nn.Module]:
-        """The model in training and at rest, as a captured step calls it."""
+        """The model in training and in evaluation mode, for captured steps."""
         return {True: with_pooling(self.module), False: with_pooling(self._at_rest)}
 
     @cached_property
     def _plain(self) -> "Task":
-        """The same model, which reads its weights rescaled."""
+        """A copy of this task that uses rescaled weights."""
         return Task(make_plain(sharing_tensors(self.module)), self.loss, self.layout)
 
     def reading(self, params: Tensor) -> Self:
-        """This task for many calls with these parameters, which are rescaled, cast and laid out only once."""
+        """Return a copy of this task that rescales, casts and lays out these parameters once, for many calls."""
         in_streams = self.in_streams and are_side_by_side()
         if self._rescaled is None and not in_streams:
             return self
@@ -213,7 +217,7 @@ class Task:
         return other
 
     def _values(self, params: Tensor) -> list[Tensor]:
-        """Each parameter of all lanes, ``[L, *shape]``, as views."""
+        """Return each parameter of all lanes, ``[L, *shape]``, as views."""
         pieces = params.split(self._sizes, dim=1)
         return [piece.view(-1, *shape) for piece, shape in zip(pieces, self._shapes.values(), strict=True)]
 
@@ -221,20 +225,22 @@ class Task:
         return params if self._read is None else self._read
 
     def _inputs(self, x: Moved) -> tuple[Tensor, ...]:
-        """The examples and, if they are moved at a layer, how far."""
+        """Return the examples and, if they move at a layer, the moves."""
         if isinstance(x, Shifted):
             return x.x, x.delta
         once = isinstance(self._read, tuple) and self._casts.inputs
         return (precision.prepared(dense(x)) if once else dense(x),)
 
     def outputs(self, params: Tensor, x: Moved, masks: Masks | None = None) -> Tensor:
+        """Return the outputs ``[L, B, C]``."""
         return self._each_lane(self._calling(x, masks))(self._lanes(params), *self._inputs(x), masks or ())
 
     def forward(self, params: Tensor, x: Tensor, masks: Masks | None = None) -> Inputs:
-        """The examples with a forward pass, if one can be kept for the losses and gradients that are asked for next."""
+        """Return the examples with a forward pass, if later losses and gradients can use one."""
         return shared(x)
 
     def losses(self, params: Tensor, x: Moved, y: Tensor, masks: Masks | None = None) -> Tensor:
+        """Return the loss of each example ``[L, B]``."""
         return self.loss.value(self.outputs(params, x, masks), y)
 
     def losses_and_gradient(
@@ -260,7 +266,7 @@ class Task:
     def input_gradient(
         self, params: Tensor, x: Tensor | Shifted, y: Tensor, masks: Masks | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Losses ``[L, B]`` and their gradients in what is moved, the inputs or a layer's output ``[L, B, ...]``."""
+        """Return the losses ``[L, B]``, and their gradients in the moved inputs or features ``[L, B, ...]``."""
         if not self.traits.movable and not isinstance(x, Shifted):
             raise ValueError(self._why_not_movable())
         call = self._calling(x, masks)
@@ -278,7 +284,7 @@ class Task:
         return losses, gradients
 
     def next_statistics(self, params: Tensor, x: Moved, weight: Tensor, masks: Masks | None = None) -> Tensor:
-        """The running statistics ``[L, num_statistics]`` after a batch, in which examples have these shares."""
+        """Return the running statistics ``[L, num_statistics]`` after a batch with these example weights."""
         call = self._calling(x, masks)
 
         def next_values(flat: Tensor, weight: Tensor, *inputs: Any) -> Tensor:
@@ -307,13 +313,13 @@ class Task:
         return self._each_lane(self._gradient_of(total))(params, x, slopes, masks or ())[0]
 
     def _features_of(self, layer: str, masks: Masks | None) -> Callable[[Tensor, Tensor, Masks], Tensor]:
-        """Return the function that computes a layer's output of one lane, in the mode that masks stand for."""
+        """Return the function that computes a layer's output of one lane, in the mode of the masks."""
         trains = masks is not None
         module = self.module if trains else self._at_rest
         return lambda flat, x, masks: output_of(module, layer, lambda: self.call(flat, x, masks, trains=trains))
 
     def call(self, flat: Params, x: Tensor, masks: Masks = (), *, trains: bool = False) -> Tensor:
-        """The outputs ``[B, C]`` of one lane: parameters ``[P]`` or prepared ones, examples ``[B, ...]``."""
+        """Return one lane's outputs ``[B, C]`` for ``x [B, ...]``, from its parameters ``[P]`` or prepared ones."""
         module = self.module if trains else self._at_rest
         values = self.unflatten(flat) if isinstance(flat, Tensor) else dict(zip(self._shapes, flat, strict=True))
         x = x.long() if self.traits.integers else x
@@ -325,7 +331,7 @@ class Task:
             return functional_call(module, values, (x,), tie_weights=self._tie).to(_outputs_type(flat))
 
     def _calling(self, x: Moved, masks: Masks | None) -> Callable[..., Tensor]:
-        """:meth:`call` with the parts of x, in the mode that masks stand for."""
+        """Return :meth:`call` for the parts of x, in the mode of the masks."""
         trains = masks is not None
         if not isinstance(x, Shifted):
             return partial(self.call, trains=trains)
@@ -345,7 +351,7 @@ class Task:
 
     @property
     def _batched(self) -> bool:
-        """A captured step runs lanes side by side: a GPU computes them faster than their batched convolutions."""
+        """Whether lanes are batched; captured steps run them side by side, which a GPU computes faster."""
         return self.traits.batched and not are_side_by_side()
 
     def _why_not_movable(self) -> str:
@@ -358,22 +364,22 @@ class Task:
         )
 
     def linear(self, params: Tensor) -> tuple[Tensor, Tensor] | None:
-        """``(W [L, C, D], b [L, C])`` if outputs are ``W x + b`` of the flattened input, otherwise None."""
+        """Return ``(W [L, C, D], b [L, C])`` if outputs are ``W x + b`` of the flattened input, otherwise None."""
         return None
 
     def curvature(self, params: Tensor, norm: float = 2) -> Tensor | None:
-        """L_zz ``[L]``: the Lipschitz constant of the loss's input gradient; None if it is unknown."""
+        """Return L_zz ``[L]``, the Lipschitz constant of the loss's input gradient, or None if it is unknown."""
         return None
 
 
 def _outputs_type(flat: Params) -> torch.dtype:
-    """The type of the parameters before they were prepared."""
+    """Return the type of the parameters before their preparation."""
     if isinstance(flat, Tensor):
         return flat.dtype
     return torch.float32 if flat[0].dtype == torch.bfloat16 else flat[0].dtype
 
 
 def sharing_tensors(module: nn.Module) -> nn.Module:
-    """A copy that can be in another mode, but holds the very same parameters and buffers."""
+    """Return a copy that can be in another mode, but shares all parameters and buffers."""
     tensors = [*module.parameters(), *module.buffers()]
     return copy.deepcopy(module, {id(value): value for value in tensors})

@@ -1,5 +1,5 @@
-"""One round, from the loop to a client's step: training on clients, here or anywhere else.
+"""Train on clients, here or anywhere else: one round, from the loop to a client's step.
 
 Read ``loop.py`` (the loop), ``server.py`` (the server's side of Algorithm 1), ``client.py`` (a client's side), and
-``step.py`` (one step), in this order. ``fit.py`` is the front door; ``embedded.py`` has the clients at hand.
+``step.py`` (one step), in this order. Start with ``fit.py``; ``embedded.py`` has the clients in this process.
 """

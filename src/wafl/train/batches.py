@@ -1,8 +1,8 @@
-"""Which examples each lane sees at each local step, and how many a batch has room for.
+"""Choose the examples of each lane at each local step, and the room of a batch.
 
-A batch has room for as many examples as its client alone decides, so that no sum rounds otherwise because of who else
-is computed with it. Rooms are few, so that clients of similar sizes still share one; and close enough to what they
-hold that small clients do not pay for large ones.
+Only the client determines the room of its batch, so that no sum rounds differently because of other clients in the same
+computation. There are few sizes of rooms, so that clients of similar sizes share one. They are close enough to the real
+sizes that small clients do not pay for large ones.
 """
 
 import math
@@ -15,13 +15,13 @@ from wafl.base.random import Key, Purpose, permutation
 from wafl.parts.schedule import LocalWork
 
 SMALLEST = 16
-"""Below this many examples a step takes as long as with one."""
+"""The number of examples below which a step takes as long as with one example."""
 FEW = 2**15
-"""Below this many draws, a CPU makes them sooner than a GPU is asked for each operation on them."""
+"""The number of draws below which a CPU is faster than the launch of the operations on a GPU."""
 
 
 def room_for(count: int, smallest: int = SMALLEST) -> int:
-    """Return the least of 16, 24, 32, 48, 64, 96, ... (or from another power of 2 on) that is at least ``count``."""
+    """Return the smallest of 16, 24, 32, 48, 64, 96, ... (or from another power of 2 on) that is at least ``count``."""
     octave = max(smallest, 1 << (count - 1).bit_length())
     smaller = octave * 3 // 4
     return smaller if smaller >= max(count, smallest) else octave
@@ -29,18 +29,18 @@ def room_for(count: int, smallest: int = SMALLEST) -> int:
 
 @dataclass(frozen=True)
 class Batches:
-    """``index [L, S, B]`` into each lane's own examples, ``real`` where there is one, and ``steps`` of each lane."""
+    """Indices ``[L, S, B]`` of each lane's examples, ``real`` where there is an example, and ``steps`` of each lane."""
 
     index: Tensor
     real: Tensor
     steps: list[int]
 
     def working(self, step: int) -> int:
-        """How many lanes take this step; with the longest lanes first, they are the first ones."""
+        """Return the number of lanes that take this step: the first lanes, since the longest come first."""
         return sum(taken > step for taken in self.steps)
 
     def shares(self, dtype: torch.dtype) -> Tensor:
-        """Each example's share of the mean over its batch ``[L, S, B]``; zero in slots that hold no example."""
+        """Return each example's share of the mean over its batch ``[L, S, B]``; zero in empty slots."""
         real = self.real.to(dtype)
         return real / real.sum(2, keepdim=True).clamp_min(1.0)
 

@@ -1,7 +1,7 @@
-"""What ``radius="auto"`` stands for: a radius that is chosen by leaving clients out, before training.
+"""Choose the radius for ``radius="auto"`` on held-out clients, before training.
 
 The clients are split into two halves. Each half trains all candidates, as lanes of one batch, and the other half judges
-them by its training examples: test examples are never read. A client tells the server how far its examples lie from
+them by its training examples: test examples are never read. A client sends the server the distance of its examples from
 their mean, and one number per candidate, its accuracy.
 """
 
@@ -30,17 +30,17 @@ from wafl.train.loop import Trainer
 from wafl.train.spec import Spec
 
 CANDIDATES = (0.01, 0.03, 0.1, 0.3)
-"""The radii that are tried, as parts of how far a client's examples lie from their mean."""
+"""The candidate radii, as fractions of the distance of a client's examples from their mean."""
 BUDGET = 1.6
-"""What training all candidates may cost, in runs; judging them takes most of what is left of two."""
+"""The cost limit of training all candidates, in runs; judging them takes most of the rest of two runs."""
 FEWEST = 4
-"""With fewer clients than this, a half of them says nothing about the others."""
+"""The minimum number of clients; with fewer, one half is no evidence about the other."""
 DRAWS = 1000
-"""How often clients are drawn for a standard error."""
+"""The number of bootstrap draws for a standard error."""
 
 
 def settled(trainer: Trainer, specs: Sequence[Spec], progress: Progress, callbacks: Sequence[Callback]) -> list[Spec]:
-    """The same runs with numbers for their radii; what is chosen now is kept in ``progress``, and callbacks hear it."""
+    """Return the runs with chosen radii; new choices are stored in ``progress`` and reported to callbacks."""
     decided: list[Spec] = []
     for index, spec in enumerate(specs):
         if spec.undecided:
@@ -54,7 +54,7 @@ def settled(trainer: Trainer, specs: Sequence[Spec], progress: Progress, callbac
 
 
 def check_undecided(trainer: Trainer, specs: Sequence[Spec]) -> None:
-    """Refuse, before any work, runs whose radius could not be chosen."""
+    """Raise ValueError, before any work, for runs whose radius cannot be chosen."""
     sizes = trainer.roster.num_examples
     for spec in (spec for spec in specs if spec.undecided):
         if len(sizes) < FEWEST:
@@ -69,7 +69,7 @@ def check_undecided(trainer: Trainer, specs: Sequence[Spec]) -> None:
 
 
 def choose_radius(trainer: Trainer, index: int, spec: Spec) -> ChosenRadius:
-    """The radius of a run: each half of the clients trains all candidates, and the other half judges them."""
+    """Choose the radius of a run: each half of the clients trains all candidates for the other half to judge."""
     clients, objective, roster = trainer.clients, spec.method.objective, trainer.clients.roster
     assert isinstance(clients, Divisible)
     assert objective is not None
@@ -89,10 +89,10 @@ def choose_radius(trainer: Trainer, index: int, spec: Spec) -> ChosenRadius:
 
 
 def best_index(values: Tensor, *, larger_is_better: bool = True) -> tuple[int, str]:
-    """The place of the smallest radius that is not clearly worse than the best, and the reason in words.
+    """Return the index of the smallest radius that is not clearly worse than the best, and the reason in words.
 
     ``values [R, C]`` are accuracies or losses, the smallest radius first; they are not finite where training diverged.
-    A radius is scored by the mean of two numbers: the mean over the clients, and that over their worst tenth. It is
+    A radius's score is the mean of two numbers: the mean over the clients, and the mean over their worst tenth. It is
     clearly worse if its score is further from the best than one standard error of the difference, by the bootstrap over
     clients.
     """
@@ -113,21 +113,21 @@ def best_index(values: Tensor, *, larger_is_better: bool = True) -> tuple[int, s
 
 
 def _score(signed: Tensor) -> Tensor:
-    """The mean of the clients' mean and of that of their worst tenth, where larger is better: ``[R]``."""
+    """Return the mean of the clients' mean and their worst tenth's mean, where larger is better: ``[R]``."""
     mean, worst = _mean_and_worst(signed, True)
     return (mean + worst) / 2.0
 
 
 def _mean_and_worst(values: Tensor, larger_is_better: bool) -> tuple[Tensor, Tensor]:
-    """The mean over clients, and over the worst tenth of them, at least one: ``[R]`` each."""
+    """Return the mean over clients, and the mean over their worst tenth, at least one client: ``[R]`` each."""
     worst = values.topk(worst_count(0.1, values.shape[1]), dim=1, largest=not larger_is_better).values
     return values.mean(1), worst.mean(1)
 
 
 def _standard_error(one: Tensor, other: Tensor) -> float:
-    """The standard error of the difference of two scores of the same clients, which are drawn with replacement.
+    """Return the standard error of the difference of two scores of the same clients, by the bootstrap.
 
-    A jackknife would not do: the worst client of a few stays the same unless it is the one left out.
+    A jackknife is not suitable: the worst of a few clients changes only when that client is left out.
     """
     drawn = bits(Key.of(0), Purpose.BOOTSTRAP, DRAWS * len(one)).view(DRAWS, len(one)) % len(one)
     return float((_score(one[drawn]) - _score(other[drawn])).std())
@@ -141,7 +141,10 @@ def _summary(values: Tensor, larger_is_better: bool) -> dict[str, float | None]:
 
 
 def candidates(spread: float, norm: float, features: int) -> list[float]:
-    """The radii to try, the smallest first: parts of the spread of a client's examples, in the norm of the ball."""
+    """Return the candidate radii, the smallest first: fractions of the spread of a client's examples.
+
+    They are in the norm of the ball.
+    """
     unit = spread * typical_length(norm, features)
     if not unit > 0.0:
         raise ValueError("radius='auto': no client has two different examples to measure a radius by: give a number")
@@ -149,13 +152,13 @@ def candidates(spread: float, norm: float, features: int) -> list[float]:
 
 
 def halves(num_clients: int, seed: int) -> list[list[int]]:
-    """The places of the clients in two halves, drawn from the seed."""
+    """Return the indices of the clients in two halves, drawn from the seed."""
     first = set(choose(seed, Purpose.LEFT_OUT, num_clients, num_clients // 2))
     return [sorted(first), [client for client in range(num_clients) if client not in first]]
 
 
 def _shorter(schedule: Schedule, halves: Sequence[int]) -> Schedule:
-    """The schedule of a candidate: half of the cohort, and as many rounds as the budget allows, at least one."""
+    """Return the schedule of a candidate: half of the cohort, and at least one round within the budget."""
     everyone = sum(halves)
     cohort = None if schedule.cohort is None else min(math.ceil(schedule.cohort / 2), *halves)
     asked = everyone if cohort is None else cohort * len(halves)
@@ -163,7 +166,7 @@ def _shorter(schedule: Schedule, halves: Sequence[int]) -> Schedule:
     rounds = max(1, math.floor(BUDGET * schedule.rounds * usual / (len(CANDIDATES) * asked)))
 
     def faster(round: int) -> float:
-        """The learning rate in fewer rounds: it goes as far as in all of them."""
+        """Return the learning rate in fewer rounds, over the same range as in all rounds."""
         return schedule.rate(round * schedule.rounds // rounds)
 
     rate = faster if callable(schedule.learning_rate) else schedule.learning_rate
@@ -171,7 +174,10 @@ def _shorter(schedule: Schedule, halves: Sequence[int]) -> Schedule:
 
 
 def _judged(trainer: Trainer, clients: Clients, judge: Judge, judges: int, specs: Sequence[Spec]) -> Tensor:
-    """Each candidate's accuracy (for a regression, loss) on each client left out, ``[R, C]``; NaN if it diverged."""
+    """Return each candidate's accuracy (for a regression, loss) on each held-out client, ``[R, C]``.
+
+    The numbers are NaN if training diverged.
+    """
     here = copy(trainer)
     here.clients, here.roster = clients, clients.roster
     runs: Sequence[Run] = ()

@@ -1,7 +1,7 @@
-"""Client work as a pure function of what a client is sent: lines 3 to 8 of the paper's Algorithm 1.
+"""Compute a client's work as a pure function of its input: lines 3 to 8 of the paper's Algorithm 1.
 
-The embedded engine calls it for a whole cohort at once, and a Flower node for its own clients; the same seed gives both
-the same numbers.
+The embedded engine calls it for a whole cohort at once, and a Flower node for its clients; the same seed gives both the
+same numbers.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ EAGER = Eager()
 
 @dataclass(frozen=True)
 class LaneOutput(Rows):
-    """What each lane sends back (see :class:`wafl.parts.messages.Replies`) and what its client keeps."""
+    """The reply of each lane (see :class:`wafl.parts.messages.Replies`) and its client's new memory."""
 
     loss: Tensor
     cost: Tensor
@@ -32,9 +32,9 @@ class LaneOutput(Rows):
 
 
 def local_update(client: ClientTask, lanes: LaneInput, take_step: Eager = EAGER) -> LaneOutput:
-    """What each lane sends back after its local steps: ``theta <- theta - rate / |D| sum over the batch of grad phi``.
+    """Return each lane's reply after local steps: ``theta <- theta - rate / |D| sum over the batch of grad phi``.
 
-    Lanes with more steps come first; one that has taken all of its steps is left behind while others go on.
+    Lanes with more steps come first; a lane that has finished its steps drops out while others continue.
     """
     lanes = _with_statistics(client, lanes)
     key, first, sizes = _distinct(client, lanes)
@@ -79,7 +79,7 @@ def local_update(client: ClientTask, lanes: LaneInput, take_step: Eager = EAGER)
 
 
 def _with_statistics(client: ClientTask, lanes: LaneInput) -> LaneInput:
-    """The same lanes, which begin with the BatchNorm parameters that their clients have kept."""
+    """Return the lanes, starting with the BatchNorm parameters that their clients have kept."""
     kept = lanes.memory.get(STATISTICS)
     if kept is None:
         return lanes
@@ -89,14 +89,14 @@ def _with_statistics(client: ClientTask, lanes: LaneInput) -> LaneInput:
 
 
 def shortened(start: Tensor, params: Tensor, longest: Tensor) -> Tensor:
-    """The parameters after an update shortened to at most ``longest``; a short enough one stays as it is."""
+    """Return the parameters after an update shortened to at most ``longest``; shorter updates are unchanged."""
     length = (params - start).norm(dim=1, keepdim=True)
     short = start + (params - start) * (longest / length.clamp_min(torch.finfo(params.dtype).tiny))
     return torch.where(length > longest, short, params)
 
 
 def report_loss(client: ClientTask, lanes: LaneInput, *, with_gradient: bool = False) -> LaneOutput:
-    """The mean of what each lane's client minimizes, over all its examples, at the parameters it was sent."""
+    """Return the mean objective over all examples of each lane's client, at the received parameters."""
     lanes = _with_statistics(client, lanes)
     _, first, sizes = _distinct(client, lanes)
     counts: list[int] = sizes.tolist()
@@ -134,7 +134,7 @@ def report_loss(client: ClientTask, lanes: LaneInput, *, with_gradient: bool = F
 
 
 def _distinct(client: ClientTask, lanes: LaneInput) -> tuple[Key, Tensor, Tensor]:
-    """The key, first row and number of examples of each group of lanes that share their batches."""
+    """Return the key, first row and number of examples of each group of lanes that share their batches."""
     key = mapped(lambda part: part[:: lanes.sharing], lanes.key)
     clients = lanes.clients[:: lanes.sharing]
     first = client.examples.offsets[clients]

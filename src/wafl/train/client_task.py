@@ -1,4 +1,4 @@
-"""What clients know, and what they are sent: the two sides of their work."""
+"""Define the two sides of a client's work: its own knowledge, and the server's messages."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -26,26 +26,26 @@ T = TypeVar("T")
 
 PLAIN = sgd()
 OBJECTIVE, LOCAL, STATISTICS = "objective", "local", "statistics"
-"""What a client may keep something for between rounds: two parts of a method, and BatchNorm's statistics."""
+"""The owners of a client's memory: two parts of a method, and BatchNorm's statistics."""
 REPORT_BATCH = 256
-"""How many examples a client looks at together when it reports its loss."""
+"""The number of examples that a client evaluates together when it reports its loss."""
 
 
 class Rows:
     """Tensors with one row per lane."""
 
     def take(self, rows: Tensor | slice) -> Self:
-        """Return these lanes alone."""
+        """Return only these lanes."""
         return mapped(lambda value: value[rows], self)
 
 
 @dataclass(frozen=True)
 class LaneInput(Rows):
-    """What each lane is sent: ``params [L, P]``, its client, its scalars ``[L]`` and its key.
+    """The input of each lane: ``params [L, P]``, its client, its scalars ``[L]`` and its key.
 
-    ``memory`` is what the client keeps, by the part of the method that keeps it. ``vectors [L, P]`` and
-    ``iterates [L]`` are those of the query. Every ``sharing`` consecutive lanes have the same client and key, and so
-    the same batches. Lanes with more examples come first.
+    ``memory`` is the client's memory, by the part of the method that owns it. ``vectors [L, P]`` and ``iterates [L]``
+    come from the query. Every ``sharing`` consecutive lanes have the same client and key, and therefore the same
+    batches. Lanes with more examples come first.
     """
 
     params: Tensor
@@ -59,17 +59,17 @@ class LaneInput(Rows):
 
     @cached_property
     def columns(self) -> dict[str, Tensor]:
-        """The scalars as ``[L, 1]``, which multiply the rows of parameters."""
+        """The scalars as ``[L, 1]``, to multiply the rows of parameters."""
         return {name: value[:, None] for name, value in self.scalars.items()}
 
 
 @dataclass(frozen=True)
 class ClientTask:
-    """What clients know: the task, the objective, the work of a round, their examples, and the local step.
+    """The clients' knowledge: the task, the objective, the work of a round, their examples, and the local step.
 
-    ``largest`` is the size of the largest client anywhere, here or on other nodes, which no batch needs more room than.
-    0 means the largest client here; None means that the size is unknown. ``judges_ends`` says that the loss that comes
-    with a model is that of the model, on all examples, and not that of a first batch at the start.
+    ``largest`` is the size of the largest client anywhere, here or on other nodes, which limits the room of a batch. 0
+    means the largest client here; None means that the size is unknown. If ``judges_ends``, the loss with a model is the
+    loss of this trained model on all examples, and not the loss of a first batch before training.
     """
 
     task: Task
@@ -90,11 +90,11 @@ class ClientTask:
         return max(self.sizes)
 
     def batch_room(self, size: int) -> int:
-        """How many examples a batch of a client with ``size`` examples has room for."""
+        """Return the room of a batch of a client with ``size`` examples."""
         return self._room(size, self.work.batch_size)
 
     def report_room(self, size: int) -> int:
-        """How many examples a client with ``size`` examples looks at together when it reports its loss."""
+        """Return the number of examples that a client evaluates together when it reports its loss."""
         return self._room(size, REPORT_BATCH)
 
     def _room(self, size: int, wanted: int | None) -> int:
@@ -102,7 +102,7 @@ class ClientTask:
         return int(min(room_for(size), wanted or math.inf, max(largest, size)))
 
     def label_counts(self, clients: Tensor) -> Tensor | None:
-        """How many examples of each class these clients have ``[L, K]``, if the objective asks for that."""
+        """Return the clients' number of examples of each class ``[L, K]``, if the objective needs it."""
         counts = self._label_counts
         return None if counts is None else counts[clients]
 
@@ -117,11 +117,11 @@ class ClientTask:
 
     @property
     def pairs(self) -> bool:
-        """Whether a lane must not be alone, to round as among others: an ascent makes rounding errors grow."""
+        """Whether a lane must not be alone, to round as among others: an ascent amplifies rounding errors."""
         return self.objective is not None and (self.objective.space is not None or not self.task.steady)
 
     def initial_memory(self, params: Tensor) -> dict[str, Tensor]:
-        """The memory of a client before it first takes part, by the part of the method that keeps it."""
+        """Return a client's memory before its first round, by the part of the method that owns it."""
         problem, blank = Problem(self.task, params[None]), params.new_zeros(1, 1, *self.examples.shape)
         objective = None if self.objective is None else self.objective.initial_memory(problem, blank)
         # NaN stands for what the server has, where a client begins.
@@ -130,13 +130,13 @@ class ClientTask:
 
     @cached_property
     def kept_positions(self) -> list[int]:
-        """The places of the BatchNorm parameters that each client keeps to itself; empty if it keeps none."""
+        """The indices of the BatchNorm parameters that each client keeps; empty if there are none."""
         if self.work.statistics not in (PER_CLIENT, FEDBN):
             return []
         return self.task.batch_norm_indices(affine=self.work.statistics == FEDBN)
 
     def varied(self, x: Inputs, lanes: LaneInput, key: Key) -> Inputs:
-        """The examples of a step, moved and mirrored at random if the schedule says so."""
+        """Return the examples of a step, shifted and mirrored at random if the schedule requires it."""
         if not (self.work.shift or self.work.flip):
             return x
         each = len(lanes.params) // len(x.base)
@@ -144,7 +144,7 @@ class ClientTask:
         return replace(x, base=augmented(x.base, group_key, self.work.shift, self.work.flip))
 
     def fetch(self, rows: Tensor, lanes: LaneInput) -> tuple[Inputs, Tensor]:
-        """The examples in these rows ``[G, B]``, a row per group of lanes; floats get the type of the parameters."""
+        """Return the examples in these rows ``[G, B]``, one row per group of lanes, in the parameters' type."""
         dtype = lanes.params.dtype
         x = self.examples.rows(rows, dtype)
         y = each_lane(self.examples.y[rows], lanes)
@@ -152,12 +152,12 @@ class ClientTask:
 
 
 def each_lane(values: Tensor, lanes: LaneInput) -> Tensor:
-    """Values of groups of lanes, repeated for each lane."""
+    """Return values of groups of lanes, repeated for each lane."""
     return values if lanes.sharing == 1 else values.repeat_interleave(lanes.sharing, dim=0)
 
 
 def present(memory: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
-    """The memory without the parts that keep nothing."""
+    """Return the memory without empty parts."""
     return {name: value for name, value in memory.items() if value is not None}
 
 

@@ -1,4 +1,4 @@
-"""Clients as the training loop sees them, wherever they live: a roster, and engines that answer queries."""
+"""Define clients for the training loop, wherever they are: a roster, and engines that answer queries."""
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,13 +26,13 @@ from wafl.train.trust.trust import Trust
 
 @dataclass(frozen=True)
 class Roster:
-    """What a server knows about its clients: none of their examples, and about their data only what it was told.
+    """The server's facts about its clients, without their examples and with only declared facts about their data.
 
-    ``num_examples`` is how many examples each client trains on; 0 if it was not asked. ``owners`` has, by name, the
-    fingerprint of the key of the node that brought a client, if it is on a node. ``unseen`` are clients elsewhere that
-    never train and are only tested. ``nodes`` says who first brought each client, a key's fingerprint or the number of
-    a node; empty if every client is by itself. ``capped`` are clients that claim a larger share of all examples than
-    counts.
+    ``num_examples`` is the number of training examples of each client; 0 if it was not asked. ``owners`` contains, by
+    name, the key fingerprint of the node that brought a client. ``unseen`` are clients elsewhere that never train and
+    are only tested. ``nodes`` contains the node that first brought each client, by a key's fingerprint or a number; it
+    is empty if every client is its own node. ``capped`` are clients that claim a larger share of all examples than
+    allowed.
     """
 
     names: tuple[str, ...]
@@ -51,6 +51,7 @@ class Roster:
 
     @property
     def num_clients(self) -> int:
+        """The number of clients."""
         return len(self.names)
 
     def __str__(self) -> str:
@@ -60,16 +61,16 @@ class Roster:
 
 
 Engine = Callable[[Sequence[Query], Sequence[int]], list[Admitted]]
-"""A function that answers one query from each of several runs at once, given the runs' positions in their sweep.
+"""A function that answers one query from each of several runs at once, given the runs' indices in their sweep.
 
-It returns the replies that count. The queries are of one kind, and for the same vectors.
+It returns the valid replies. The queries are of one kind, and for the same vectors.
 """
 
 
 def trust_in(
     roster: Roster, tolerance: Tolerance | None, caps: Caps | None, rule: ClientWeights | None = None
 ) -> Trust:
-    """How far these clients are believed, by a method with this rule for their weights."""
+    """Return the trust in these clients, for a method with this rule for the client weights."""
     tolerance, caps, learns = tolerance or Tolerance(), caps or Caps(), rule is not None and rule.learns
     given = rule is not None and rule.closed and not learns  # weights that you gave, client by client
     declared = caps.sizes is not None and not learns  # a size says nothing about a loss
@@ -91,7 +92,7 @@ class Clients(Protocol):
 
     @property
     def absent(self) -> str:
-        """The clients that were expected when training began and were not there, in one line; empty if all were."""
+        """The expected clients that were missing when training began, in one line; empty if none was."""
         ...
 
     @property
@@ -101,36 +102,39 @@ class Clients(Protocol):
 
     @property
     def tolerance(self) -> Tolerance | None:
-        """How much may go wrong, if anything may."""
+        """The tolerated failures, or None if there are none."""
         ...
 
     @property
     def caps(self) -> Caps | None:
-        """What clients may claim, if anything is limited."""
+        """The limits of the clients' claims, or None if there are none."""
         ...
 
     @property
     def sees_updates(self) -> bool:
-        """Whether the server may know each client's update: not if they are private, nor if only means are sent."""
+        """Whether the server may see each client's update: not if they are private or only means are sent."""
         ...
 
     def uneven_columns(self) -> str:
-        """Say which columns of the examples must be scaled, if that is known; empty if none."""
+        """Name the columns of the examples that must be scaled, if known; empty if there are none."""
         ...
 
     def cost_matrix_of_clients(self) -> CostMatrix:
-        """Return the cost matrix of how clients differ; raise an error if it must stay private."""
+        """Return the cost matrix of the clients' differences; raise an error if it is private."""
         ...
 
     def check(self, task: Task, start: Tensor, objectives: Collection[Objective]) -> None:
-        """Before any work, refuse a model or an objective that does not fit the examples."""
+        """Raise an error, before any work, if a model or an objective does not suit the examples."""
 
     def fingerprint(self) -> Mapping[str, str]:
-        """Digests, by name, of what decides the clients' numbers, such as their examples; a checkpoint has the same."""
+        """Return digests, by name, of all that determines the clients' numbers, such as their examples.
+
+        A checkpoint has the same digests.
+        """
         ...
 
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
-        """An engine for runs of one shape, by their places in the sweep; it keeps in ``progress`` what it remembers."""
+        """Return an engine for runs of one shape, by their indices in the sweep, with its state in ``progress``."""
         ...
 
     @property
@@ -139,37 +143,40 @@ class Clients(Protocol):
         ...
 
     def evaluate(self, run: Run, attack: Attack | None = None, attacked: float = 1.0, seed: int = 0) -> Score:
-        """The score of a run on the clients' test examples, as :func:`wafl.evaluate` gives it."""
+        """Return the score of a run on the clients' test examples, as in :func:`wafl.evaluate`."""
         ...
 
     def evaluate_parts(self, run: Run) -> Score:
-        """The score without an attack; if some clients never train, with the scores of training data and of them."""
+        """Return the score without an attack, with separate scores of unseen clients, if there are any."""
         ...
 
 
 Judge = Callable[[Run], Mapping[int, float]]
-"""A function of a run: its accuracy (for a regression, its loss) on each judge's training examples, by place."""
+"""A function that returns a run's accuracy (for a regression, its loss) on each judge's training examples."""
 
 
 @runtime_checkable
 class Divisible(Protocol):
-    """Clients of whom some can be left out of a training, to judge the trained models."""
+    """Clients of which some can be held out of a training, to judge the trained models."""
 
     def spread(self) -> float:
-        """How far a client's training examples lie from their mean: the root mean square over all examples."""
+        """Return the root mean square distance of a client's training examples from their mean.
+
+        The mean is over all examples.
+        """
         ...
 
     def apart(self, left_out: Sequence[int], index: int, spec: Spec, /) -> tuple[Clients, Judge]:
-        """Return the clients without those left out, to train candidates for the run of this spec, and the judge."""
+        """Return the clients without the held-out ones, to train candidates for this run, and the judge."""
         ...
 
 
 def squares_around_mean(x: Tensor) -> float:
-    """The sum of the squared distances of a client's examples from their mean."""
+    """Return the sum of the squared distances of a client's examples from their mean."""
     x = x.double().flatten(1)
     return float((x - x.mean(0)).square().sum()) if len(x) else 0.0
 
 
 def root_mean_square(sums: Sequence[float], sizes: Sequence[float]) -> float:
-    """The root mean square over the examples of all clients, given each client's sum of squares and its size."""
+    """Return the root mean square over all clients' examples, given each client's sum of squares and size."""
     return math.sqrt(sum(sums) / max(1, sum(sizes)))

@@ -1,4 +1,4 @@
-"""Clients whose examples are at hand: the work of all of them is done here, as lanes of one batch."""
+"""Work for clients whose examples are in this process, as lanes of one batch."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -41,7 +41,7 @@ from wafl.train.trust.trust import Trust
 
 @dataclass(frozen=True)
 class Embedded:
-    """Clients whose examples are at hand, and the device on which their work is done; ``unseen`` ones never train."""
+    """Clients with examples in this process, and the device of their work; ``unseen`` clients never train."""
 
     federation: Federation
     device: torch.device
@@ -76,12 +76,13 @@ class Embedded:
         object.__setattr__(self, "roster", roster)
 
     def uneven_columns(self) -> str:
+        """Name the columns of the examples that must be scaled; empty if there are none."""
         clients = self.federation
         bounded = clients.bounds is not None
         return "" if bounded else uneven_columns(clients.train, clients.columns, large=LARGE)
 
     def check(self, task: Task, start: Tensor, objectives: Collection[Objective]) -> None:
-        """Refuse what cannot train: each objective moves one example, so that it fails now if it cannot."""
+        """Raise an error if training is impossible: each objective moves one example to fail before any work."""
         clients, problem = self.federation, Problem(task, start[None])
         x, y = first_example(clients, start)
         check_fitness(problem, x, y, clients.num_classes)
@@ -98,18 +99,22 @@ class Embedded:
             short(problem, x, y, ObjectiveState())
 
     def cost_matrix_of_clients(self) -> CostMatrix:
+        """Return the cost matrix of the clients' differences."""
         return self._cost_matrix
 
     @cached_property
     def _cost_matrix(self) -> CostMatrix:
-        """How the clients' training examples differ between them, for objectives with ``cost_matrix="clients"``."""
+        """The cost matrix of the differences between clients, for objectives with ``cost_matrix="clients"``."""
         train = self.federation.train
         check_size(train.shape)
         owner = torch.repeat_interleave(torch.arange(train.num_clients), train.num_examples)
         return cost_matrix_of_means(self._trust.of_classes(class_means(train.x, train.y, owner)))
 
     def spread(self) -> float:
-        """How far a client's training examples lie from their mean: the root mean square over all examples."""
+        """Return the root mean square distance of a client's training examples from their mean.
+
+        The mean is over all examples.
+        """
         train = self.federation.train
         sums = [squares_around_mean(train.of(client)[0]) for client in range(train.num_clients)]
         return root_mean_square(*self._trust.of_examples(sums, train.num_examples.tolist()))
@@ -119,7 +124,7 @@ class Embedded:
         return trust_in(self.roster, self.tolerance, self.caps)
 
     def apart(self, left_out: Sequence[int], index: int, spec: Spec) -> tuple[Clients, Judge]:
-        """The clients without those left out, none of whom fails on purpose; those left out judge."""
+        """Return the clients without the held-out ones, which judge; no remaining client fails on purpose."""
         train, judges = self.federation.set_apart(left_out)
         judges = replace(judges, test=judges.train)
 
@@ -130,16 +135,17 @@ class Embedded:
         return replace(self, federation=train, faults=None, tolerance=None, unseen=None), judge
 
     def fingerprint(self) -> Mapping[str, str]:
-        """Digests of the examples and the faults; whoever runs out of replies may resume with another tolerance."""
+        """Return digests of the examples and the faults; a resumed training may change its tolerance."""
         failing = json.dumps(describe(self.faults))
         return {**self._examples, "faults": sha256(failing.encode()).hexdigest()}
 
     @cached_property
     def _examples(self) -> dict[str, str]:
-        """The digests of the examples, which are read once: every method of a study asks for them."""
+        """The digests of the examples, which are read once for all methods of a study."""
         return self.federation.fingerprint()
 
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
+        """Return the engine that runs these clients as lanes, with their faults if there are any."""
         if task.traits.obstacle is not None:
             warn_user(
                 f"{type(task.module).__name__} cannot be batched over clients ({task.traits.obstacle}): they are "
@@ -173,12 +179,15 @@ class Embedded:
 
     @property
     def testable(self) -> bool:
+        """Whether any client has test examples."""
         return len(self.federation.test.y) > 0
 
     def evaluate(self, run: Run, attack: Attack | None = None, attacked: float = 1.0, seed: int = 0) -> Score:
+        """Return the score of a run on the clients' test examples."""
         return evaluate(run, self.federation, attack=attack, attacked=attacked, seed=seed)
 
     def evaluate_parts(self, run: Run) -> Score:
+        """Return the score without an attack, with the scores of unseen clients, if there are any."""
         return evaluate(run, self.federation, unseen=self.unseen)
 
 
@@ -205,13 +214,13 @@ def _with_faults(run: Engine, memory: dict[LaneKey, ClientState], faults: Faults
 
 
 def first_example(clients: Federation, params: Tensor) -> tuple[Tensor, Tensor]:
-    """The first client's first example and its label, as one lane with the parameters' type and device."""
+    """Return the first client's first example and label, as one lane with the parameters' type and device."""
     x, y = (values[:1][None] for values in clients.train.of(0))
     return x.to(params), y.to(params) if y.is_floating_point() else y.to(params.device)
 
 
 def check_integers(task: Task, params: Tensor, clients: Federation) -> None:
-    """Refuse examples whose integers a model does not take: the numbers of words that are not in its vocabulary."""
+    """Raise ValueError if a model rejects the examples' integers, such as words outside its vocabulary."""
     if not task.traits.integers:
         return
     for examples in (clients.train, clients.test):
@@ -232,6 +241,7 @@ def check_integers(task: Task, params: Tensor, clients: Federation) -> None:
 
 
 def find_device(name: str) -> torch.device:
+    """Return the device with this name; raise ValueError if torch cannot use it."""
     try:
         device = torch.device(name)
     except RuntimeError:

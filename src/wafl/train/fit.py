@@ -1,4 +1,4 @@
-"""Training: one run, or a whole sweep as lanes of one batched run."""
+"""Train one run, or a whole sweep as lanes of one batched run."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -90,7 +90,7 @@ def fit(model: nn.Module, clients: Federation, method: Method, options: Training
     """Train one model on all clients; only client work sees their examples.
 
     Args:
-        model: any module that treats each example by itself; it is copied.
+        model: any module that treats each example separately; it is copied.
         clients: the clients and their examples.
         method: one of ``wafl.METHODS``, such as ``wafl.WAFL(gamma=0.5)``, or a :class:`wafl.Method`.
 
@@ -116,20 +116,20 @@ def sweep(
 ) -> Runs:
     """Train every combination of a grid as lanes of one batched run.
 
-    Combinations that differ only in numbers share a batch; those that are computed differently (another ``batch_size``,
-    ``norm``, ...) are trained one after another. Each run equals the one that :func:`fit` returns for it. A run that
-    diverges ends alone, and ``run.diverged`` holds the reason; if all of them diverge, that is an error.
+    Combinations that differ only in numbers share a batch. Combinations with different computations (another
+    ``batch_size``, ``norm``, ...) train one after another. Each run equals the one that :func:`fit` returns for it. A
+    run that diverges stops alone, and ``run.diverged`` has the reason; if all runs diverge, an error is raised.
 
     Args:
-        model: any module that treats each example by itself; it is copied.
+        model: any module that treats each example separately; it is copied.
         clients: the clients and their examples.
         method: the method whose options vary.
         grid: values for options of the method (``gamma``, ``epsilon``, ``server``, ...) and of the schedule
-            (``rounds``, ``learning_rate``, ``seed``, ...); those replace the options below.
+            (``rounds``, ``learning_rate``, ``seed``, ...); these replace the options below.
 
     Returns:
         One run per combination, in the order of ``itertools.product``: a list with ``to_pandas()`` and ``plot()``;
-        ``run.point`` holds the values that varied.
+        ``run.point`` contains the varied values.
     """
     check_arguments("sweep(model, clients, method, grid)", model, clients, trained=False)
     schedule = {name: options.pop(name) for name in options_of(Schedule) if name in options}
@@ -141,7 +141,7 @@ def sweep(
 
 
 def usual_loss(given: Loss | None, clients: Federation) -> Loss:
-    """The loss that was given; otherwise the squared error for targets that are not whole numbers, or cross-entropy."""
+    """Return the given loss; otherwise the squared error for targets that are not whole numbers, or cross-entropy."""
     y = clients.train.y
     if given is not None or not y.is_floating_point() or bool((y == y.round()).all()):
         return "cross_entropy" if given is None else given
@@ -150,7 +150,7 @@ def usual_loss(given: Loss | None, clients: Federation) -> Loss:
 
 
 def make_specs(method: Method, grid: Mapping[str, Sequence[Any]], schedule: Mapping[str, Any]) -> list[Spec]:
-    """One run for every combination of the grid, in the order of ``itertools.product``."""
+    """Return one run for every combination of the grid, in the order of ``itertools.product``."""
     if not isinstance(grid, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"grid={grid!r} must be a dict of lists by option, such as {{'gamma': [0.1, 1.0]}}")
     lists = [isinstance(values, Sequence) and not isinstance(values, str) for values in grid.values()]  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -168,7 +168,7 @@ def make_specs(method: Method, grid: Mapping[str, Sequence[Any]], schedule: Mapp
 
 @dataclass(frozen=True)
 class _Rounds(Callback):
-    """What is shown of a training: how many rounds of all its runs are done, and the mean loss of the last ones."""
+    """The visible progress of a training: the finished rounds of all its runs, and the mean loss of the last ones."""
 
     rounds: Sequence[int]
 
@@ -185,7 +185,7 @@ def train(
     callbacks: Callbacks = (),
     checkpoint: Checkpoint | None = None,
 ) -> list[Run]:
-    """Train all runs, from where a checkpoint left them if there is one."""
+    """Train all runs, resuming from a checkpoint if there is one."""
     rounds = [_Rounds([spec.schedule.rounds for spec in specs])] if is_shown() else []
     listeners = [*as_callbacks(callbacks), *rounds]
     check_undecided(trainer, specs)
@@ -206,7 +206,7 @@ def train(
 
 
 def _known(method: Method, client_weights: ClientWeights | None) -> Method:
-    """The method, with other client weights if they are given."""
+    """Return the method, with other client weights if they are given."""
     if not isinstance(method, Method):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(not_a_method(method))
     return method if client_weights is None else replace(method, client_weights=client_weights)

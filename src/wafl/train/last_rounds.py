@@ -1,6 +1,6 @@
-"""The mean of the models of the last rounds: under sampled cohorts the last model alone is noisy.
+"""Average the models of the last rounds, because with sampled cohorts the last model alone is noisy.
 
-Training goes on from the last model. The mean is part of the server's state, so a checkpoint holds it.
+Training continues from the last model. The mean is part of the server's state, so a checkpoint contains it.
 """
 
 import math
@@ -12,11 +12,14 @@ from torch import Tensor
 from wafl.parts.messages import State, named, owned
 
 MEAN = "mean"
-"""Whose vectors these are: ``params`` and ``client_weights``, and the window: of how many rounds, how many so far."""
+"""The owner of the vectors ``params`` and ``client_weights``, and of the window: its rounds, and rounds so far."""
 
 
 def with_mean(rounds: int, share: float, before: State, after: State) -> State:
-    """Update the mean over the last ``share`` of the rounds after a query; another number of rounds begins it anew."""
+    """Update the mean over the last ``share`` of the rounds after a query.
+
+    If the number of rounds changes, the mean starts again.
+    """
     first = rounds - math.ceil(share * rounds)
     kept = owned(MEAN, before.vectors)
     if kept and int(kept["window"][0]) != rounds:
@@ -31,13 +34,13 @@ def with_mean(rounds: int, share: float, before: State, after: State) -> State:
 
 
 def mean_of(state: State) -> tuple[Tensor, Tensor] | None:
-    """The mean of the parameters and that of the client weights, if some round was in the window."""
+    """Return the means of the parameters and of the client weights, if some round was in the window."""
     kept = owned(MEAN, state.vectors)
     return (kept["params"].to(state.params.dtype), kept["client_weights"]) if kept else None
 
 
 def _next_mean(mean: Tensor | None, value: Tensor, count: int) -> Tensor:
-    """The mean of ``count`` values; a client that joined had no weight before."""
+    """Return the mean of ``count`` values; a client that joined had no weight before."""
     if mean is None:
         return value
     joined = torch.nn.functional.pad(mean, (0, len(value) - len(mean)))

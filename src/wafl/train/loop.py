@@ -1,4 +1,4 @@
-"""The loop that joins algorithms and engines: it trains all runs of a sweep, those of one shape as lanes together."""
+"""Train all runs of a sweep by joining algorithms and engines; runs of one shape train together as lanes."""
 
 import copy
 import json
@@ -34,12 +34,12 @@ from wafl.train.spec import Spec, code_of_methods
 from wafl.train.trust.admission import Admitted
 
 MANY_CLIENTS = 1000
-"""With more clients than this, a round does not record the weights of all."""
+"""The number of clients above which a round does not record all weights."""
 
 
 @dataclass
 class _ActiveRun:
-    """A run in training: where it stands, and what has happened in the current round."""
+    """A run in training: its progress, and the events of the current round."""
 
     index: int
     name: str
@@ -55,7 +55,7 @@ class _ActiveRun:
     error: DivergedError | UnboundedError | None = None
 
     def fail(self, error: DivergedError | UnboundedError) -> None:
-        """End the run here, with the parameters of its last good round."""
+        """Stop the run here, with the parameters of its last good round."""
         self.error = error
         self.reached.stopped = self.reached.history.diverged = str(error)
 
@@ -63,7 +63,7 @@ class _ActiveRun:
         return None if self.reached.stopped else self.algorithm.ask(self.reached.state)
 
     def tell(self, answer: Admitted, names: Sequence[str]) -> Record | None:
-        """Take in the answer to a query; returns the record of the round if the query ends it."""
+        """Process the answer to a query; return the record of the round if the query ends it."""
         before, query = self.reached.state, answer.query
         if answer.diverged is not None:
             raise DivergedError(f"round {query.round}: {answer.diverged}; {self.watch.likely_cause(query)}")
@@ -90,7 +90,7 @@ class _ActiveRun:
         return record
 
     def _record(self, before: State) -> Record:
-        """The record of the round that started from this state; its seconds are filled in later."""
+        """Return the record of the round that started from this state; its seconds are filled in later."""
         assert self.trained is not None
         query, replies = self.trained.query, self.trained.replies
         objective = self.spec.method.objective
@@ -113,7 +113,7 @@ class _ActiveRun:
 
 
 def initialized(model: nn.Module, shape: Sequence[int]) -> nn.Module:
-    """The model; if it is lazy, such as one with ``nn.LazyLinear``, a copy that has seen examples of this shape."""
+    """Return the model; if it is lazy (``nn.LazyLinear``), return a copy initialized for this shape."""
     if not any(map(is_lazy, (*model.parameters(), *model.buffers()))):
         return model
     ready, training = copy.deepcopy(model), model.training
@@ -123,7 +123,7 @@ def initialized(model: nn.Module, shape: Sequence[int]) -> nn.Module:
 
 
 class Trainer:
-    """What trains one model on one set of clients; everything is checked before any work starts."""
+    """A trainer of one model on one set of clients, which checks everything before any work starts."""
 
     def __init__(self, model: nn.Module, clients: Clients, loss: Loss, init: Mapping[str, Tensor] | None) -> None:
         model = initialized(model, clients.roster.input_shape)
@@ -138,7 +138,7 @@ class Trainer:
     def train(
         self, specs: Sequence[Spec], callbacks: Sequence[Callback] = (), progress: Progress | None = None
     ) -> list[Run]:
-        """Train all runs, from where ``progress`` left them if it is given; returns them in the order of the specs."""
+        """Train all runs, resuming from ``progress`` if given; return them in the order of the specs."""
         algorithms = self.check(specs)
         specs = self.within(specs)
         for objective in dict.fromkeys(spec.method.objective for spec in specs if spec.method.objective is not None):
@@ -168,7 +168,7 @@ class Trainer:
         return [self._finish(run.spec, run.reached) for run in active]
 
     def check(self, specs: Sequence[Spec]) -> list[Algorithm]:
-        """Refuse, before any work, what cannot be trained; returns the algorithm of each run."""
+        """Raise an error, before any work, for impossible trainings; return the algorithm of each run."""
         specs = self.within([spec.with_radius(1.0) if spec.undecided else spec for spec in specs])
         for spec in specs:
             check_cost(spec, self.roster.num_examples)
@@ -187,7 +187,7 @@ class Trainer:
         return algorithms
 
     def fingerprint(self, specs: Sequence[Spec]) -> dict[str, str]:
-        """Digests, by name, of these runs, their start and their clients; a checkpoint must have the same."""
+        """Return digests, by name, of these runs, their start and their clients; a checkpoint must match them."""
         about = [
             [spec.fingerprint() for spec in self.within(specs)],
             self.roster.unit,
@@ -196,7 +196,7 @@ class Trainer:
         return {"methods": sha256(json.dumps(about).encode()).hexdigest(), **self.subject()}
 
     def subject(self) -> dict[str, str]:
-        """Digests, by name, of what is trained whatever the method: model, start, loss and clients."""
+        """Return digests, by name, of everything but the method: model, start, loss and clients."""
         return {
             "model": model_digest(self.model),
             "starting parameters": tensors_digest([self.start]),
@@ -205,7 +205,7 @@ class Trainer:
         }
 
     def within(self, specs: Sequence[Spec]) -> list[Spec]:
-        """Return the runs with what the clients' data decide: the bounds, and the cost matrix if a run asks for it."""
+        """Return the runs with the values from the clients' data: the bounds, and the cost matrix if requested."""
         bounded = [spec.within(self.roster.bounds) for spec in specs]
         return [
             spec.with_cost_matrix(self.clients.cost_matrix_of_clients()) if spec.asks_cost_matrix else spec
@@ -215,7 +215,7 @@ class Trainer:
     def _train_lanes(
         self, engine: Engine, group: Sequence[_ActiveRun], callbacks: Sequence[Callback], progress: Progress
     ) -> None:
-        """The training loop: ask every run, answer all queries at once, tell every run."""
+        """Run the training loop: ask every run, answer all queries at once, tell every run."""
         for run in group:
             run.watch.check_gamma(run.reached.state)
         began = time.perf_counter()
@@ -266,7 +266,7 @@ class Trainer:
         run.reached.stopped = moment.stopped
 
     def _welcome(self, active: Sequence[_ActiveRun]) -> None:
-        """Let clients that have joined since the last round take part."""
+        """Add clients that have joined since the last round."""
         self.roster = self.clients.roster
         for run in active:
             state = run.reached.state
@@ -288,7 +288,7 @@ class Trainer:
         return Algorithm(spec.parts, spec.schedule, roster.num_examples, lowest, statistics, trust, sees)
 
     def _finish(self, spec: Spec, reached: RunProgress) -> Run:
-        """The run that :func:`wafl.fit` returns if training ends here."""
+        """Return the run that :func:`wafl.fit` returns if training stops here."""
         state, roster, mean = reached.state, self.roster, mean_of(reached.state)
         last = self._named(state.params)
         params = last if mean is None else self._named(mean[0])
@@ -322,7 +322,7 @@ class Trainer:
 
 
 def _answers(engine: Engine, asking: Sequence[tuple[_ActiveRun, Query]]) -> dict[int, Admitted]:
-    """The answer to each run's query; queries of one kind and for the same vectors are answered together."""
+    """Return the answer to each run's query; queries of one kind and for the same vectors are answered together."""
     kinds: dict[tuple[Any, ...], list[tuple[_ActiveRun, Query]]] = {}
     for run, query in asking:
         kinds.setdefault((query.kind, query.wanted), []).append((run, query))

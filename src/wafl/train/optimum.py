@@ -1,7 +1,7 @@
-"""Whether a trained model is near its optimum: a few steps of all clients together from there, which are not kept.
+"""Test whether a trained model is near its optimum, by a few temporary steps of all clients together.
 
-Clients that take many steps of their own pull apart, and small cohorts are noise: training may then stand still far
-from the optimum, where a comparison of methods says little about them.
+Clients that take many local steps pull apart, and small cohorts add noise. Training may then stall far from the
+optimum, where a comparison of methods has little meaning.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,19 +19,19 @@ from wafl.train.loop import Trainer
 from wafl.train.spec import Spec
 
 STEPS, MOST_FALL = 10, 0.02
-"""How many steps are taken, and the share by which they may lower the objective.
+"""The number of steps, and the fraction by which they may lower the objective.
 
-On digits, where clients pull apart they lower it by 0.04 to 0.1, and after 300 rounds of one step by 0.001 to 0.016.
+On digits, where clients pull apart, they lower it by 0.04 to 0.1, and after 300 rounds of one step by 0.001 to 0.016.
 """
 SHARE = 4
-"""Without being asked, the check takes at most one of so many of training's gradients."""
+"""The inverse of the maximum share of training's gradients that the check takes by default."""
 
 
 def check_near(trainer: Trainer, specs: Sequence[Spec], runs: Sequence[Run], wanted: bool | None) -> None:
-    """Warn if a few steps of all clients lower what they minimize; ``wanted=None`` leaves it to the cost and the model.
+    """Warn if a few steps of all clients lower the objective; with ``wanted=None``, cost and model decide.
 
-    With learned client weights there is no such objective, servers that take no mean do not mean to minimize it, and
-    with images that are moved at random it is noise. What differential privacy hides is not asked for.
+    Learned client weights have no such objective, servers without a mean do not minimize it, and images that move at
+    random make it noisy. The check requests no values that differential privacy hides.
     """
     if wanted is False or not trainer.clients.sees_updates:
         return
@@ -59,10 +59,10 @@ def check_near(trainer: Trainer, specs: Sequence[Spec], runs: Sequence[Run], wan
 
 
 def _losses_ahead(trainer: Trainer, index: int, spec: Spec, run: Run) -> Iterator[float]:
-    """What all clients minimize at the model and after each step; nothing if clients remember something for it.
+    """Yield the objective of all clients at the model and after each step; nothing if clients have memory.
 
-    With a radius it is ``gamma radius^p + E phi_gamma``, the dual of the worst loss; nothing if the last gamma is not
-    the one of this radius.
+    With a radius it is ``gamma radius^p + E phi_gamma``, the dual of the worst loss; nothing if the last gamma does not
+    belong to this radius.
     """
     clients, task, schedule, objective = trainer.clients, trainer.task, spec.schedule, spec.method.objective
     params = task.flatten(run.params).to(trainer.start)
@@ -95,7 +95,7 @@ def _losses_ahead(trainer: Trainer, index: int, spec: Spec, run: Run) -> Iterato
 
 
 def _is_cheap(trainer: Trainer, spec: Spec, run: Run) -> bool:
-    """Whether the check looks at few examples next to those of the training."""
+    """Return whether the check reads few examples, compared with the training."""
     work, sizes = spec.schedule.local_work, trainer.roster.num_examples
     seen = [
         size * work.local_epochs if work.local_epochs else (work.local_steps or 0) * min(size, work.batch_size or size)
@@ -106,7 +106,7 @@ def _is_cheap(trainer: Trainer, spec: Spec, run: Run) -> bool:
 
 
 def _remedy(trainer: Trainer, spec: Spec) -> str:
-    """What may help, of what is not there yet."""
+    """Return the remedies that are not yet in use."""
     schedule, most = spec.schedule, max(spec.schedule.local_work.num_steps(trainer.roster.num_examples))
     helps = {
         "control variates (local=wafl.local.control_variates())": most > 1 and spec.method.local == sgd(),

@@ -1,8 +1,8 @@
-"""What the server makes of replies: the next model from the clients' models, and client weights from their losses.
+"""Compute the next model from the clients' models, and client weights from their losses.
 
-Some rules for the client weights ask for losses in a query of its own: before a round trains (q-FFL, Scaff-PD), or at a
-snapshot (DRFA). What a round keeps for its own end, and for the next round, is in the state's vectors, so a checkpoint
-has it.
+Some rules for the client weights request losses in a separate query: before a round trains (q-FFL, Scaff-PD), or at a
+snapshot (DRFA). The state's vectors contain the values that a round needs for its end and for the next round, so a
+checkpoint has them.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,18 +21,18 @@ from wafl.train.trust.trust import per_node
 SNAPSHOT = "snapshot"
 """The vector at which clients report their loss, if the client weights are learned at a snapshot."""
 Cap = Callable[[Tensor, Sequence[int]], Tensor]
-"""A function of the weights of all clients, and of those that reported: the weights, none above its share."""
+"""A function of all clients' weights and the reporting clients that returns the weights, none above its share."""
 LOSSES, LAST_LOSSES = "losses", "last_losses"
-"""What each client reported before this round trains, and before the last: NaN for those that did not report."""
+"""Each client's reported loss before this round trains, and before the last one; NaN if missing."""
 
 
 def server_step(
     server: Server, rule: ClientWeights, state: State, query: Query, update: Update, trained: int
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Let the server take its step, which the rule for the client weights may shorten; average the statistics.
+    """Take the server's step, which the rule for the client weights may shorten, and average the statistics.
 
-    Only the first ``trained`` parameters are no statistics. The server does not see the others: their next value is
-    the mean. Returns the next parameters, and the vectors to remember: the server's memory and snapshots.
+    Only the first ``trained`` parameters are not statistics. The server does not see the statistics: their next value
+    is the mean. Returns the next parameters, and the vectors to remember: the server's memory and snapshots.
     """
     memory = owned("server", state.vectors)
     memory = {name: value[:trained] for name, value in memory.items()}  # older checkpoints have statistics here too
@@ -68,7 +68,7 @@ def update_of(state: State, query: Query, replies: Replies, work: LocalWork, num
 
 
 def _seen(server: Server, update: Update, nodes: Sequence[int], trained: int) -> Update:
-    """Return what the server sees of an update: no statistics, and one row per node if it asks for that."""
+    """Return the server's view of an update: without statistics, and with one row per node if requested."""
     seen = per_node(update, nodes) if server.one_per_node and not server.averages else update
     return _first(seen, trained)
 
@@ -90,7 +90,7 @@ def _snapshot(server: Server, update: Update, name: str, query: Query, trained: 
 
 
 def params_to_report(state: State, asked: LossQuery | None) -> Tensor | None:
-    """The parameters at which clients report their losses now; None if it is not their turn, or nobody is asked."""
+    """Return the parameters at which clients report their losses now, or None if no report is due."""
     if asked is None:
         return None
     if asked.step:
@@ -99,7 +99,10 @@ def params_to_report(state: State, asked: LossQuery | None) -> Tensor | None:
 
 
 def after_losses(rule: ClientWeights, local: LocalStep, state: State, replies: Replies, now: Round, cap: Cap) -> State:
-    """The state after clients have reported: a round that has a snapshot ends, another holds the losses to its end."""
+    """Return the state after the clients' reports.
+
+    A round with a snapshot ends; another round stores the losses until its end.
+    """
     after = with_learned_weights(rule, state, replies, now, cap)
     if SNAPSHOT in state.vectors:
         return ended(rule, after)
@@ -109,14 +112,14 @@ def after_losses(rule: ClientWeights, local: LocalStep, state: State, replies: R
 
 
 def with_losses(state: State, replies: Replies) -> State:
-    """The state that holds the losses in these replies to the end of the round."""
+    """Return the state with the losses in these replies, stored until the end of the round."""
     losses = torch.full_like(state.client_weights, torch.nan)
     losses[list(replies.clients)] = replies.loss.to(losses)
     return replace(state, vectors={**state.vectors, LOSSES: losses})
 
 
 def with_learned_weights(rule: ClientWeights, state: State, replies: Replies, now: Round, cap: Cap) -> State:
-    """The state with what the rule makes of the client weights and the losses in these replies."""
+    """Return the state with the client weights that the rule learns from the losses in these replies."""
     last = state.vectors.get(LAST_LOSSES)
     if last is not None:  # clients that have joined since then did not report
         last = torch.cat([last, last.new_full((len(state.client_weights) - len(last),), torch.nan)])
@@ -126,7 +129,7 @@ def with_learned_weights(rule: ClientWeights, state: State, replies: Replies, no
 
 
 def damped(rule: ClientWeights, state: State, query: Query, update: Update, params: Tensor) -> Tensor:
-    """Return the server's next parameters after the rule for the client weights has shortened the step, if it does."""
+    """Return the server's next parameters, with the step shortened if the rule for the client weights requires it."""
     if not rule.damps:
         return params
     lengths = update.deltas.double().square().sum(1)
@@ -136,7 +139,7 @@ def damped(rule: ClientWeights, state: State, query: Query, update: Update, para
 
 
 def ended(rule: ClientWeights, state: State) -> State:
-    """The state after a round, without what was held for its own end; its losses may be remembered for the next."""
+    """Return the state after a round, without its temporary vectors; its losses may be kept for the next round."""
     passing = (SNAPSHOT, LOSSES, LAST_LOSSES)
     kept = {name: value for name, value in state.vectors.items() if name not in passing}
     last = {LAST_LOSSES: state.vectors[LOSSES]} if rule.remembers_losses and LOSSES in state.vectors else {}

@@ -1,6 +1,6 @@
-"""The server's side of the paper's Algorithm 1, for every method: FedAvg on the surrogate loss.
+"""Run the server's side of the paper's Algorithm 1, for every method: FedAvg on the surrogate loss.
 
-An algorithm asks for client work and is told the replies; it never knows where clients live::
+An algorithm asks for client work and is told the replies; it never knows where clients are::
 
     state = algorithm.init(params)
     while (query := algorithm.ask(state)) is not None:
@@ -32,7 +32,7 @@ from wafl.weights import Round
 
 @frozen
 class Algorithm:
-    """A method on a schedule: it asks for client work round by round, and makes the next state of the replies."""
+    """A method on a schedule: it asks for client work round by round, and computes the next state from the replies."""
 
     method: Annotated[Method, "The objective, the client weights, the server and the local step."]
     schedule: Annotated[Schedule, "Rounds, cohort, local work and learning rate."]
@@ -61,7 +61,7 @@ class Algorithm:
             )
 
     def init(self, params: Tensor) -> State:
-        """The state before the first round."""
+        """Return the state before the first round."""
         method, objective = self.method, self.method.objective
         scalars = {} if objective is None else {name: float(value) for name, value in objective.scalars().items()}
         if (learner := self._learner) is not None:
@@ -72,7 +72,7 @@ class Algorithm:
         return State(0, params, weights, scalars, {**named("server", server), **named("local", local)})
 
     def ask(self, state: State) -> Query | None:
-        """The next query: to train, or to report losses before or after that; None after the last round."""
+        """Return the next query, to train or to report losses, or None after the last round."""
         if state.round == self.schedule.rounds:
             return None
         method, now = self.method, self._round(state)
@@ -92,7 +92,7 @@ class Algorithm:
         return replace(train, vectors=owned("local", state.vectors), iterates=iterates, sends=sends, nodes=nodes)
 
     def bound(self, state: State, answer: Admitted) -> Admitted:
-        """The answer to a query as far as it is believed."""
+        """Return the answer to a query, limited by the trust in the clients."""
         rule, objective, train = self.method.client_weights, self.method.objective, answer.query.kind == "train"
         decides = not train or rule.judges_ends or (rule.learns and rule.loss_query(self._round(state)) is None)
         learns = train and self._learner is not None
@@ -100,19 +100,20 @@ class Algorithm:
         return self.trust.bound(answer, decides=decides, aimed=aimed)
 
     def capped(self, weights: Tensor, reported: Sequence[int] | None = None) -> Tensor:
-        """The weights of all clients, none above its share.
+        """Return the weights of all clients, none above its share.
 
-        A rule that asks for losses first weighs those that ``reported`` against each other; others weigh everyone.
+        A rule that requests losses first weighs the clients that ``reported`` against each other; other rules weigh all
+        clients.
         """
         whole = reported is None or not self.method.client_weights.asks_first
         return self.trust.capped(weights, range(len(weights)) if whole else reported or ())
 
     def tell(self, state: State, query: Query, replies: Replies) -> State:
-        """The state after the replies to a query."""
+        """Return the state after the replies to a query."""
         return self.next_state(state, query, replies)[0]
 
     def next_state(self, state: State, query: Query, replies: Replies) -> tuple[State, float | None]:
-        """Return the state after the replies to a query and, if clients have trained, how far their updates agree."""
+        """Return the state after the replies to a query and, after training, the agreement of the updates."""
         after, agreement = self._after(state, query, replies)
         rounds, share = self.schedule.rounds, self.schedule.average_last
         return after if share is None else with_mean(rounds, share, state, after), agreement
@@ -132,7 +133,7 @@ class Algorithm:
         return replied.ended(rule, after), agreement
 
     def _trained(self, state: State, query: Query, replies: Replies) -> tuple[State, float | None]:
-        """Return the state after clients have trained and the server has stepped, and how far their updates agree."""
+        """Return the state after training and the server's step, and the agreement of the updates."""
         method = self.method
         update = update_of(state, query, replies, self.schedule.local_work, self.num_examples)
         trained = len(state.params) - self.num_statistics
@@ -164,5 +165,5 @@ class Algorithm:
 
     @cached_property
     def _most_steps(self) -> int:
-        """The local steps of the largest client: found once, because there may be a million clients."""
+        """The local steps of the largest client, computed once, since there may be a million clients."""
         return max(self.schedule.local_work.num_steps([self.trust.largest(self.num_examples)]))

@@ -1,4 +1,4 @@
-"""One run to train: its settings, its name, and which other runs it may share a batch with."""
+"""Define one run to train: its settings, its name, and the runs that can share its batch."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -15,7 +15,7 @@ from wafl.parts.schedule import Schedule
 
 @dataclass(frozen=True)
 class Spec:
-    """One run to train: a method, its schedule, and, in a sweep, the values that vary, by name."""
+    """One run to train: a method, its schedule, and, in a sweep, the varied values by name."""
 
     method: Method
     schedule: Schedule
@@ -31,42 +31,42 @@ class Spec:
 
     @property
     def undecided(self) -> bool:
-        """Whether the radius is still to be chosen."""
+        """Whether the radius still has to be chosen."""
         learner = learner_of(self.method.objective)
         return learner is not None and learner.undecided
 
     def with_radius(self, radius: float) -> Self:
-        """The same run with this radius."""
+        """Return the run with this radius."""
         return replace(self, method=self.method.with_options(radius=radius))
 
     @property
     def parts(self) -> Method:
-        """The method, with the server that the schedule's ``server_learning_rate`` stands for."""
+        """The method, with the server for the schedule's ``server_learning_rate``."""
         rate = self.schedule.server_learning_rate
         server = None if rate is None else self.method.server.at_rate(rate)
         return self.method if server is None else replace(self.method, server=server)
 
     def within(self, declared: Box | None) -> Self:
-        """The same run on data that declare this box."""
+        """Return the run for data with this declared box."""
         return replace(self, method=self.method.within(declared))
 
     @property
     def asks_cost_matrix(self) -> bool:
-        """Whether the ball is to have the cost matrix of how clients differ, which is not known yet."""
+        """Whether the ball needs the cost matrix of the clients' differences, which is not known yet."""
         return self.method.objective is not None and self.method.objective.cost_matrix == CLIENTS
 
     def with_cost_matrix(self, cost_matrix: CostMatrix) -> Self:
-        """Return the same run with this cost matrix of the ball."""
+        """Return the run with this cost matrix of the ball."""
         return replace(self, method=self.method.with_options(cost_matrix=cost_matrix))
 
     @property
     def name(self) -> str:
-        """What the run is called: the method, and what varies in the sweep."""
+        """The name of the run: the method, and the varied values of the sweep."""
         varied = ", ".join(f"{name}={value}" for name, value in (self.point or {}).items())
         return f"{self.method.name} ({varied})" if varied else self.method.name
 
     def fingerprint(self) -> Any:
-        """All settings of the run as plain values; a function of the round is known by its values."""
+        """Return all settings of the run as plain values; functions of the round are represented by their values."""
 
         def by_round(function: Callable[..., Any]) -> Any:
             try:
@@ -82,12 +82,12 @@ class Spec:
 
     @property
     def needs_sizes(self) -> bool:
-        """Whether the server must know how many examples each client has, for the weights or the number of steps."""
+        """Whether the server must know the clients' sizes, for the weights or the number of steps."""
         rule, server, steps = self.method.client_weights, self.method.server, self.schedule.local_steps
         return rule.needs_sizes(steps) or server.needs_sizes(steps)
 
     def shape(self) -> tuple[Any, ...]:
-        """What runs must have in common to be lanes of one batch."""
+        """Return the settings that runs must share to be lanes of one batch."""
         method, rule = self.method, self.method.client_weights
         learner = learner_of(method.objective)
         return (
@@ -102,12 +102,12 @@ class Spec:
 
 
 def code_of_methods(specs: Iterable[Spec]) -> dict[str, str]:
-    """The source code of all parts of the methods that are your own, by their names."""
+    """Return the source of all your own parts in the methods, by name."""
     return code_of(dict.fromkeys(kind for spec in specs for kind in _types(spec.method)))
 
 
 def _types(part: Any) -> Iterator[type]:
-    """The type of a part, and of the parts that it is made of."""
+    """Yield the type of a part, and the types of its components."""
     yield type(part)
     several: tuple[Any, ...] = part if isinstance(part, tuple) else ()
     for inner in (getattr(part, slot.name) for slot in fields(part)) if is_dataclass(part) else several:
@@ -115,7 +115,7 @@ def _types(part: Any) -> Iterator[type]:
 
 
 def _shape(part: Any, server_side: frozenset[str] = frozenset()) -> tuple[Any, ...]:
-    """A part's type, which numbers it has per lane, and its other options, except what only the server uses."""
+    """Return a part's type, the names of its numbers per lane, and its other options, except the server's."""
     if part is None or not is_dataclass(part):
         return (part,)
     scalars: tuple[str, ...] = tuple(part.scalars())  # pyright: ignore

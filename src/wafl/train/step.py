@@ -1,6 +1,6 @@
-"""One local step of every lane: lines 4 to 7 of the paper's Algorithm 1, as a pure function.
+"""Take one local step of every lane: lines 4 to 7 of the paper's Algorithm 1, as a pure function.
 
-Nothing in it asks a tensor for its value, so that a GPU never waits for the CPU, and a step can be captured.
+It never reads a tensor's value, so that a GPU never waits for the CPU, and a step can be captured.
 """
 
 import itertools
@@ -22,7 +22,7 @@ from wafl.train.client_task import LOCAL, OBJECTIVE, ClientTask, LaneInput, Rows
 
 @dataclass(frozen=True)
 class Carry(Rows):
-    """What lanes take from step to step; ``loss`` and ``cost`` are of the first one, or ``cost`` is the mean so far."""
+    """The lanes' state between steps; ``loss`` is of the first step, ``cost`` of the first or the mean so far."""
 
     params: Tensor
     loss: Tensor
@@ -36,7 +36,7 @@ class Carry(Rows):
 
 @dataclass(frozen=True)
 class Batch:
-    """What lanes see in a step: ``rows [G, B]`` of examples, their ``share [L, B]``, and which lanes are ``live``."""
+    """The input of a step: ``rows [G, B]`` of examples, their ``share [L, B]``, and the ``live`` lanes."""
 
     rows: Tensor
     share: Tensor
@@ -46,7 +46,7 @@ class Batch:
 
 
 def begin(client: ClientTask, lanes: LaneInput) -> Carry:
-    """What lanes have before their first step."""
+    """Return the carry before the first step."""
     params, none = lanes.params, lanes.params.new_zeros(len(lanes.params))
     momentum, decay = (lanes.scalars[name] for name in ("momentum", "weight_decay"))
     carry = Carry(
@@ -63,7 +63,7 @@ def begin(client: ClientTask, lanes: LaneInput) -> Carry:
 
 
 def step(client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch, *, over: bool = False) -> Carry:
-    """The carry after one step down the gradient of the batch's moved examples; ``over`` may write over parameters."""
+    """Return the carry after one step down the gradient of the moved batch; ``over`` may overwrite parameters."""
     key, share = replace(lanes.key, step=batch.step), batch.share
     x, y = client.fetch(batch.rows, lanes)
     x = client.varied(x, lanes, key)
@@ -72,7 +72,7 @@ def step(client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch, *, ov
     state = ObjectiveState(lanes.scalars, key, share, carry.memory, counts)
 
     def descent(params: Tensor, first: bool = False) -> tuple[Tensor, Tensor | None, Move | None]:
-        """The gradient at these parameters, where the batch's examples are moved; if ``first``, also the losses."""
+        """Return the gradient at these parameters, where examples are moved; if ``first``, also the losses."""
         # In a first step lanes may share their parameters, which are then rescaled once for all.
         shared = first and client.task.rescales
         problem = Problem(client.task, lanes.params if shared else params, masks)
@@ -132,21 +132,21 @@ def step(client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch, *, ov
 
 
 class Eager:
-    """A function that takes lanes through one step, computed when it is called."""
+    """A function that takes lanes through one step, without recording."""
 
     reuses: ClassVar[bool] = False
-    """Whether a later step writes over the memory of a result."""
+    """Whether a later step overwrites the memory of a result."""
     __call__ = staticmethod(step)
 
     def room(self, working: int) -> int:
-        """Return how many lanes to compute if this many take the step."""
+        """Return the number of lanes to compute if ``working`` lanes take the step."""
         return working
 
 
 def smoothed(
     gradient: Tensor, problem: Problem, at: Move | tuple[Inputs, Tensor], share: Tensor, part: Tensor | None
 ) -> Tensor:
-    """The gradient with that of ``part (s_y - mean of s)``: what label smoothing adds to cross-entropy of outputs s."""
+    """Add the gradient of ``part (s_y - mean of s)``, label smoothing for cross-entropy of outputs s."""
     if part is None:
         return gradient
     inputs, y = (at.inputs, at.y_adv) if isinstance(at, Move) else at
@@ -156,16 +156,17 @@ def smoothed(
 
 
 def local_state(lanes: LaneInput, carry: Carry) -> LocalState:
+    """Return the input of the local step."""
     return LocalState(lanes.params, carry.params, lanes.columns, lanes.vectors, lanes.memory.get(LOCAL), carry.local)
 
 
 def joined(carries: Sequence[Carry]) -> Carry:
-    """The lanes of several carries, one after another, as a copy."""
+    """Return the lanes of several carries in one carry, as a copy."""
     return mapped(lambda *values: torch.cat(values), *carries)
 
 
 def _counted(local: LocalStep, gradient_at: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """The same function, which a local step may call as often as it declares: cost and memory count on that."""
+    """Return the function with a limit on calls: the number that a local step declares for cost and memory."""
     numbers = itertools.count(2)
 
     def counted(params: Tensor) -> Tensor:
@@ -180,13 +181,16 @@ def _counted(local: LocalStep, gradient_at: Callable[[Tensor], Tensor]) -> Calla
 
 
 def _paid(move: Move, share: Tensor) -> Tensor:
-    """The mean cost of each lane's moves; infinite if it overflowed: no example took a step, and none has settled."""
+    """Return the mean cost of each lane's moves.
+
+    The cost is infinite after an overflow, when no example took a step and none has converged.
+    """
     stuck = ((share == 0) | ((move.cost == 0) & ~move.converged)).all(1) & (share > 0).any(1)
     return torch.where(stuck, math.inf, (share * move.cost).sum(1))
 
 
 def _chosen(live: Tensor, after: Carry, before: Carry) -> Carry:
-    """The carry after a step in the lanes that take it, and as it was before in the others."""
+    """Return the carry after a step in the live lanes, and the previous carry in the others."""
 
     def chosen(new: Tensor, old: Tensor) -> Tensor:
         return torch.where(live.view(-1, *(1,) * (new.ndim - 1)), new, old)

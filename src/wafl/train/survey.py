@@ -1,4 +1,4 @@
-"""Questions to all clients that change nothing: each replies with two numbers per setting, and no example leaves it."""
+"""Ask all clients questions that change nothing: each replies with two numbers per setting, and no example."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from wafl.train.lanes.lanes import Lanes
 
 @dataclass(frozen=True)
 class SurveyReplies:
-    """Means over each client's examples, ``[settings, clients]``, of value and transport cost, and sizes, if told."""
+    """Means over each client's examples, ``[settings, clients]``, of value and transport cost, and known sizes."""
 
     value: Tensor
     cost: Tensor
@@ -26,7 +26,7 @@ class SurveyReplies:
 
 
 class Survey:
-    """A question to every client: what an objective does to its examples at fixed parameters, setting by setting."""
+    """A question to every client: the effect of an objective on its examples at fixed parameters, per setting."""
 
     def __init__(self, task: Task, params: Tensor, examples: Examples, objective: Objective | None) -> None:
         self._params = params
@@ -34,7 +34,7 @@ class Survey:
         self._lanes = Lanes(ClientTask(task, objective, LocalWork(1, None, 1), examples))
 
     def ask(self, scalars: Sequence[Mapping[str, float]], seed: int = 0) -> SurveyReplies:
-        """One row of replies for each setting of the objective's scalars; all are asked at once."""
+        """Return one row of replies for each setting of the objective's scalars, all from one request."""
         weights = torch.ones(len(self._clients), dtype=torch.float64)
         queries = [Query("loss", 0, seed, self._clients, weights, self._params, each) for each in scalars]
         replies = self._lanes.run(queries)

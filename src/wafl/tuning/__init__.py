@@ -1,4 +1,4 @@
-"""The same number of trials for every method, judged on held-out training data, never on test data.
+"""Tune methods with equal numbers of trials, judged on held-out training data, never on test data.
 
-``tune.py`` is the front door; what is searched is declared by options as ``Tunable``.
+Start with ``tune.py``; options declare their search as ``Tunable``.
 """

@@ -1,4 +1,4 @@
-"""How trials are judged: the held-out data, the goal, the trials, and the choice of the best with its reason."""
+"""Judge trials: the held-out data, the goal, the trials, and the choice of the best with its reason."""
 
 import math
 import statistics
@@ -24,7 +24,7 @@ from wafl.tuning.space import Candidate, Interval, Setting, Space
 
 Way = Literal["examples", "clients"]
 BLOCK = 256
-"""How many clients are split together."""
+"""The number of clients that are split together."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def _hold_out_examples(clients: Federation, share: float, seed: int) -> HeldOut:
 
 
 def _split(examples: Examples, share: float, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """The rows that each client keeps, and those that it holds out."""
+    """Yield the rows that each client keeps, and the rows that it holds out."""
     for first in range(0, examples.num_clients, BLOCK):
         sizes, begins = (values[first : first + BLOCK] for values in (examples.num_examples, examples.offsets[:-1]))
         for begin, (kept, held) in zip(begins, split_rows(first, sizes, share, seed, Purpose.HELD_OUT), strict=True):
@@ -77,7 +77,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Goal:
-    """What trials are judged by: the mean of a metric over shares of attacked clients, of which 0 is clean data."""
+    """The criterion of trials: the mean of a metric over shares of attacked clients, with 0 for clean data."""
 
     held_out: HeldOut
     metric: Metric | None = None
@@ -103,7 +103,7 @@ class Goal:
         return self.metric == "accuracy" or (self.metric is None and self.held_out.judges.num_classes is not None)
 
     def value(self, run: Run) -> float:
-        """The metric of a trained model: the mean over the shares."""
+        """Return the metric of a trained model: the mean over the shares."""
         table = compare(
             {"trial": run.to(self.device)},
             self.held_out.judges,
@@ -115,7 +115,7 @@ class Goal:
         return statistics.fmean((score.accuracy or 0.0) if self.accuracy else score.loss for score in scores)
 
     def words(self) -> str:
-        """The goal in words: what the numbers are."""
+        """Describe the goal in words."""
         text = f"{'accuracy' if self.accuracy else 'loss'} on {self.held_out.words}"
         if self.attack is None:
             return text
@@ -124,17 +124,17 @@ class Goal:
         return f"{text}, {shares} of the clients attacked ({self.attack.describe(self.held_out.judges.unit)})"
 
     def shown(self, value: float) -> str:
-        """A value as people read it."""
+        """Format a value for people."""
         return f"{100.0 * value:.1f}%" if self.accuracy else f"{value:.4g}"
 
 
 EDGE = 0.15
-"""How near an end of its range a value is, as a share of the range in the logarithm, to be called at the edge."""
+"""The distance from an end of a range that counts as its edge, as a fraction of the range in the logarithm."""
 
 
 @frozen
 class Trial:
-    """One setting of a method and what it gave on held-out data."""
+    """One setting of a method and its result on held-out data."""
 
     setting: Annotated[Setting, "The values of what was searched."]
     value: Annotated[float | None, "The held-out metric; None if the trial diverged."]
@@ -156,7 +156,7 @@ class Best:
 @documented
 @dataclass(frozen=True, repr=False)
 class Tuning:
-    """All trials of several methods, and the choice for each: what :func:`wafl.tune` returns."""
+    """All trials of several methods, and the choice for each, the result of :func:`wafl.tune`."""
 
     trials: Annotated[
         dict[str, list[Trial]], "The trials of each method as they were drawn; the first is its own setting."
@@ -166,7 +166,7 @@ class Tuning:
     larger_is_better: Annotated[bool, "Whether a larger value is better."]
 
     def rows(self) -> list[dict[str, Any]]:
-        """One dictionary per trial."""
+        """Return one dictionary per trial."""
         return [
             {
                 "method": name,
@@ -181,7 +181,7 @@ class Tuning:
         ]
 
     def to_pandas(self) -> Any:
-        """A ``pandas.DataFrame`` with one row per trial (needs ``wafl-learn[pandas]``)."""
+        """Return a ``pandas.DataFrame`` with one row per trial (needs ``wafl-learn[pandas]``)."""
         return to_frame(self.rows)
 
     def __repr__(self) -> str:
@@ -192,7 +192,7 @@ class Tuning:
 
 
 def describe_setting(setting: Mapping[str, Any]) -> str:
-    """The values of a setting in one line.
+    """Describe the values of a setting in one line.
 
     >>> describe_setting({"gamma": 0.5, "norm": 2})
     'gamma=0.5, norm=2'
@@ -203,7 +203,7 @@ def describe_setting(setting: Mapping[str, Any]) -> str:
 
 
 def choose(candidate: Candidate, space: Space, trials: Sequence[Trial], goal: Goal) -> Best | None:
-    """The choice for a method: the trial with the best value, and of several the gentlest; None if all diverged."""
+    """Return the choice for a method: the trial with the best value, the gentlest among ties; None if all diverged."""
     sign = 1.0 if goal.accuracy else -1.0
     values = [-math.inf if trial.value is None else sign * trial.value for trial in trials]
     top = max(values)
@@ -238,14 +238,14 @@ def _reason(trials: Sequence[Trial], winner: Trial, goal: Goal) -> str:
 
 
 def _tie(space: Space, count: int) -> str:
-    """How the choice among several best trials was made, if there were several."""
+    """Describe how the choice among several best trials was made, if there were several."""
     ends = {"low": "smallest", "high": "largest"}
     order = [f"{ends[each.gentle]} {name}" for name, each in space.items() if isinstance(each, Interval)]
     return f"; {count} tie: {', then '.join(order) or 'the first'}" if count > 1 else ""
 
 
 def _edges(space: Space, trials: Sequence[Trial], winner: Trial) -> list[str]:
-    """The values of the winner that no trial exceeded and that lie near an end of their range."""
+    """Return the winner's values that lie near an end of their range and that no trial exceeded."""
     edges: list[str] = []
     for name, dimension in space.items():
         if not isinstance(dimension, Interval):

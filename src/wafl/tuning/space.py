@@ -1,8 +1,7 @@
-"""Methods to tune, their search spaces (by default the options declared as tunable), and the points to try.
+"""Define methods to tune, their search spaces (by default the tunable options), and the points to try.
 
-The first point is the method's own setting; then a sequence leaves no part of the space empty. It is Sobol's, shifted
-by a draw from the key (Cranley and Patterson, 1976): each option by itself is covered evenly, and more trials only add
-points.
+The first point is the method's own setting; then a sequence covers the whole space. It is Sobol's, shifted by a draw
+from the key (Cranley and Patterson, 1976): each option is covered evenly, and more trials only add points.
 """
 
 import itertools
@@ -25,15 +24,15 @@ from wafl.parts.schedule import Schedule, make_schedule
 from wafl.train.spec import Spec
 
 Setting = dict[str, Any]
-"""The values of what is searched, by the names of options of the method and the schedule."""
+"""The searched values, by the names of options of the method and the schedule."""
 
 
 @dataclass(frozen=True)
 class Candidate:
     """A method to tune, with the options and the schedule of its first trial.
 
-    ``listed`` are values of options to choose from; those of the first trial are among them. ``make`` makes your own
-    method from ``arguments``; then these are searched instead of the method's options. ``only`` are the names that may
+    ``listed`` are values of options to choose from, including the values of the first trial. ``make`` builds your own
+    method from ``arguments``, which are then searched instead of the method's options. ``only`` are the names that may
     be searched; None means all.
     """
 
@@ -46,7 +45,7 @@ class Candidate:
     only: Collection[str] | None = None
 
     def options(self) -> dict[str, tuple[Option, Any]]:
-        """The options that may be searched, each with its declaration and its value in the first trial."""
+        """Return the options that may be searched, each with its declaration and its value in the first trial."""
         schedule = {
             name: (option, self.schedule.get(name, option.default))
             for name, option in options_of(Schedule).items()
@@ -57,52 +56,52 @@ class Candidate:
         return {name: about for name, about in known.items() if self.only is None or name in self.only}
 
     def method_with(self, setting: Mapping[str, Any]) -> Method:
-        """The method of a trial."""
+        """Return the method of a trial."""
         options = {name: value for name, value in setting.items() if name not in options_of(Schedule)}
         return self.method.with_options(**options) if self.make is None else self.make(**{**self.arguments, **options})
 
     def schedule_with(self, setting: Mapping[str, Any]) -> dict[str, Any]:
-        """The schedule of a trial, without its seed."""
+        """Return the schedule of a trial, without its seed."""
         timing = {name: value for name, value in setting.items() if name in options_of(Schedule)}
         return {**self.schedule, **timing}
 
     def spec(self, setting: Setting, seed: int) -> Spec:
-        """The run of a trial."""
+        """Return the run of a trial."""
         return Spec(self.method_with(setting), make_schedule({**self.schedule_with(setting), "seed": seed}), setting)
 
 
 DIGITS = 3
-"""Significant digits of a drawn number: enough to tell values apart, and few enough to read."""
+"""The number of significant digits of a drawn value: enough to distinguish values, and few enough to read."""
 
 Given = Mapping[str, Sequence[Any]]
-"""By option: a list of values, a pair ``(low, high)`` as a tuple, or nothing to keep each method's own value."""
+"""The given space by option: a list of values, a pair ``(low, high)``, or an empty list to keep each method's value."""
 
 
 @dataclass(frozen=True)
 class Values:
-    """A few values, each as likely as the others."""
+    """A few values with equal probabilities."""
 
     values: tuple[Any, ...]
 
     def at(self, share: float, setting: Setting) -> Any:
-        """The value at this share of the way, in [0, 1)."""
+        """Return the value at this fraction of the way, in [0, 1)."""
         return self.values[int(share * len(self.values))]
 
     def gentleness(self, value: Any, setting: Setting) -> float:
-        """Larger for values that do less: none of these does."""
+        """Return 0, since none of the values is gentler than the others."""
         return 0.0
 
     def gentlest(self, value: Any) -> Any:
-        """The value that does least: none of these, so the method's own."""
+        """Return the method's own value, since none of the values is gentler than the others."""
         return value
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Numbers from ``low`` to ``high``, evenly in the logarithm; ``gentle`` is the end that does least.
+    """Numbers from ``low`` to ``high``, uniform in the logarithm; ``gentle`` is the end with the weakest effect.
 
-    If the option must stay ``below`` a number, as a momentum below 1, the distance to it is spread evenly. ``scale``
-    is what the ends are multiplied by, given the values of the options with a few values.
+    If the option must stay ``below`` a number, as a momentum below 1, the distance to it is uniform in the logarithm.
+    ``scale`` is the factor of the ends, given the values of the options with a few values.
     """
 
     low: float
@@ -113,7 +112,7 @@ class Interval:
     scale: partial[float] | None = None
 
     def at(self, share: float, setting: Setting) -> float:
-        """The number at this share of the way, in [0, 1)."""
+        """Return the number at this fraction of the way, in [0, 1)."""
         if self.below is not None:
             near, far = self.below - self.low, self.below - self.high
             return rounded(self.below - rounded(near * (far / near) ** share, DIGITS), DIGITS)
@@ -121,7 +120,7 @@ class Interval:
         return round(value) if self.whole else rounded(value * self._scale(setting), DIGITS)
 
     def position(self, value: float, setting: Setting) -> float:
-        """How far a number is on the way from ``low``, 0, to ``high``, 1; it may lie outside."""
+        """Return the position of a number between ``low``, 0, and ``high``, 1; it may lie outside."""
         if self.below is not None:
             near, far, size = self.below - self.low, self.below - self.high, self.below - value
         else:
@@ -129,12 +128,12 @@ class Interval:
         return math.log(size / near) / math.log(far / near) if size > 0 else -math.inf
 
     def gentleness(self, value: float, setting: Setting) -> float:
-        """Larger for values that do less."""
+        """Return a number that is larger for values with a weaker effect."""
         position = self.position(value, setting)
         return position if self.gentle == "high" else -position
 
     def gentlest(self, value: Any) -> float:
-        """The value that does least, for the method's own values of other options."""
+        """Return the value with the weakest effect, for the method's own values of other options."""
         return self.at(1.0 if self.gentle == "high" else 0.0, {})
 
     def _scale(self, setting: Setting) -> float:
@@ -146,7 +145,7 @@ Space = dict[str, Dimension]
 
 
 def make_space(candidate: Candidate, given: Given, features: int) -> Space:
-    """What is searched of a method on that many features: what is listed, what was given, or what options declare."""
+    """Return a method's search space on ``features`` features: from lists, from the user, or from its options."""
     space: Space = {}
     options = candidate.options()
     for name, (option, value) in options.items():
@@ -167,7 +166,7 @@ def make_space(candidate: Candidate, given: Given, features: int) -> Space:
 
 
 def check_names(given: Given, candidates: Collection[Candidate]) -> None:
-    """Refuse options that no method has, or that none has a first value for."""
+    """Raise ValueError for options that no method has, or for which no method has a first value."""
     known = {name for candidate in candidates for name, (_, value) in candidate.options().items() if value is not None}
     for name in given:
         if name not in known:
@@ -176,7 +175,7 @@ def check_names(given: Given, candidates: Collection[Candidate]) -> None:
 
 
 def _given(option: Option, values: Sequence[Any]) -> Dimension:
-    """The dimension that the user gave."""
+    """Return the dimension that the user gave."""
     name = option.name
     if not isinstance(values, tuple):
         if isinstance(values, str):
@@ -202,7 +201,7 @@ def _given(option: Option, values: Sequence[Any]) -> Dimension:
 
 
 def _declared(option: Option, tunable: Tunable, value: Any, norm: float | None, features: int) -> Dimension | None:
-    """The dimension that an option declares around its value; None if there is no value to scale."""
+    """Return the dimension that an option declares around its value, or None if there is no value to scale."""
     limits = option.limits.range if isinstance(option.limits, EachRound) else option.limits
     if isinstance(limits, Choice):
         return Values(limits.values)
@@ -221,20 +220,20 @@ def _declared(option: Option, tunable: Tunable, value: Any, norm: float | None, 
 
 
 def _worth(setting: Setting, tunable: Tunable, norm: float, features: int) -> float:
-    """How many times as large a number is in the norm of a setting, if it is to mean the same as in ``norm``."""
+    """Return the factor by which a number changes from ``norm`` to a setting's norm to have the same effect."""
     assert tunable.comparable is not None
     return tunable.comparable(setting.get("norm", norm), features) / tunable.comparable(norm, features)
 
 
 def _end(limits: Any) -> float | None:
-    """The upper end that an option may come close to and not reach."""
+    """Return the upper end that an option may approach but not reach."""
     return limits.high if isinstance(limits, Range) and limits.high_open and limits.high < math.inf else None
 
 
 def draw_settings(
     space: Space, first: Setting, trials: int, seed: int, check: Callable[[Setting], object]
 ) -> list[Setting]:
-    """Return at most ``trials`` different settings, beginning with ``first``; skip those for which ``check`` raises."""
+    """Return up to ``trials`` different settings, starting with ``first``; skip settings that fail ``check``."""
     check(first)
     settings = [first]
     for point in itertools.islice(_points(space, trials, seed), 64 * trials):  # then the space counts as exhausted
@@ -252,7 +251,7 @@ def draw_settings(
 
 
 def _points(space: Space, trials: int, seed: int) -> Iterator[tuple[float, ...]]:
-    """Points of the unit cube: the middles of a grid of at most ``trials`` cells, or Sobol's sequence, shifted."""
+    """Yield points of the unit cube: centers of a grid of at most ``trials`` cells, or Sobol's sequence, shifted."""
     counts = [len(dimension.values) for dimension in space.values() if isinstance(dimension, Values)]
     if len(counts) == len(space) and math.prod(counts) <= trials:
         yield from itertools.product(*([(index + 0.5) / count for index in range(count)] for count in counts))
@@ -263,7 +262,7 @@ def _points(space: Space, trials: int, seed: int) -> Iterator[tuple[float, ...]]
 
 
 def _setting(space: Space, point: tuple[float, ...]) -> Setting:
-    """A point as values, in the order of the space; a number may depend on the options with a few values."""
+    """Return a point as values, in the order of the space; a number may depend on the options with a few values."""
     shares = dict(zip(space, point, strict=True))
     chosen = {name: space[name].at(shares[name], {}) for name in space if isinstance(space[name], Values)}
     numbers = {name: space[name].at(shares[name], chosen) for name in space if isinstance(space[name], Interval)}

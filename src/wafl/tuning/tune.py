@@ -1,4 +1,4 @@
-"""Tuning: the same number of trials for every method, as lanes of one batched run."""
+"""Tune methods with equal numbers of trials, as lanes of one batched run."""
 
 import math
 import statistics
@@ -59,28 +59,28 @@ def tune(
 ) -> Tuning:
     """Try the same number of settings of every method, and choose the best of each on held-out training data.
 
-    The first trial of a method is the setting that it is given with; the others are spread over the space. Trials train
-    as lanes of one batched run. One that diverges loses, and stops no other. The clients' test examples are never read.
+    The first trial of a method is its given setting; the others are spread over the space. Trials train as lanes of one
+    batched run. A trial that diverges loses, and does not stop the others. The clients' test examples are never read.
 
-    By default the space has the learning rate, and what the method's parts declare as tunable: gamma or radius and the
-    norm, epsilon and the norm, penalty and step_size, mu, the server's rate, the step of learned weights. A number is
-    searched around its first value, by a factor of 10 or 30 each way; in another norm, around what it is worth there.
+    By default the space contains the learning rate, and the tunable options of the method's parts: gamma or radius and
+    the norm, epsilon and the norm, penalty and step_size, mu, the server's rate, the step of learned weights. A number
+    is searched around its first value, by a factor of 10 or 30 each way; in another norm, around the equivalent number.
 
     Args:
-        model: any module without batch statistics; it is copied. Arguments that are not listed here are as in
-            :func:`wafl.fit`.
-        clients: whose training examples to use.
-        methods: one method, several, or several by name; a pair ``(method, schedule)`` has its own schedule.
-        trials: how many settings of each method to try.
-        space: by option, a list of values or a tuple ``(low, high)``; an empty list keeps each method's own value.
+        model: any module without batch statistics; it is copied. Other arguments are as in :func:`wafl.fit`.
+        clients: the clients with the training examples.
+        methods: one method, several, or several by name; a pair ``(method, schedule)`` has a separate schedule.
+        trials: the number of settings to try for each method.
+        space: by option, a list of values or a tuple ``(low, high)``; an empty list keeps each method's value.
         held_out: ``"examples"`` holds out a share of every client's training examples, ``"clients"`` of the clients.
-        share: the share that is held out.
+        share: the share to hold out.
         metric: ``"accuracy"`` or ``"loss"``; by default accuracy, and for a regression the loss.
         attack: an attack or a shift of held-out examples; None judges trials on clean data.
         attacked: shares of the clients to attack; a trial's value is the mean over them, and 0 is clean data.
         seed: determines the held-out part, the settings, and, without ``seeds``, every random choice of the trials.
         seeds: train every setting once per seed, as lanes of the same batch; a trial's value is the mean, and a setting
-            that diverges with one of them loses. Each decides the cohorts, the batches and the attacked clients.
+            that diverges with one of them loses. Each seed determines the cohorts, the batches and the attacked
+            clients.
         schedule: ``rounds``, ``cohort``, ``local_steps`` and the other options of :func:`wafl.fit`'s schedule.
 
     Returns:
@@ -104,11 +104,11 @@ def tune(
 
 @dataclass(frozen=True)
 class Search:
-    """Everything that is tried, made and checked before any work: ``trials`` settings of each candidate.
+    """All trials, built and checked before any work: ``trials`` settings of each candidate.
 
-    ``given`` is the space that the user gave. The trainer trains on what is not held out, the goal judges on what is.
-    Settings are drawn from ``seed``, which is also that of the training unless ``seeds`` are given; then a trial's
-    value is the mean over these.
+    ``given`` is the user's space. The trainer trains on the remaining data, and the goal judges on the held-out data.
+    Settings are drawn from ``seed``, which is also the seed of the training unless ``seeds`` are given; then a trial's
+    value is the mean over these seeds.
     """
 
     candidates: Sequence[Candidate]
@@ -144,18 +144,18 @@ class Search:
 
     @property
     def trained_seeds(self) -> tuple[int, ...]:
-        """The seeds that every setting is trained with."""
+        """The seeds with which every setting is trained."""
         return (self.seed,) if self.seeds is None else tuple(self.seeds)
 
     def words(self) -> str:
-        """What the values of trials are, in words."""
+        """Describe the values of trials."""
         count = len(self.trained_seeds)
         return self.goal.words() + (f", mean of {count} seeds" if count > 1 else "")
 
     def run(
         self, callbacks: Callbacks = (), known: Mapping[str, list[Trial]] | None = None, keep: OnMethod | None = None
     ) -> Tuning:
-        """Train and judge all trials but those of ``known`` methods; ``keep`` is given a method's when all are done."""
+        """Train and judge all trials, except for ``known`` methods; ``keep`` receives a method's finished trials."""
         done = dict(known or {})
         pending = [candidate for candidate in self.candidates if candidate.name not in done]
         if pending:
@@ -185,7 +185,7 @@ class Search:
         ]
 
     def _spec(self, candidate: Candidate, setting: Setting, seed: int) -> Spec:
-        """A run of a trial; if clients are held out, a cohort takes at most those that are left."""
+        """Return a run of a trial; if clients are held out, a cohort contains at most the remaining clients."""
         cohort, most = candidate.schedule.get("cohort"), self.trainer.roster.num_clients
         if cohort is not None and most < cohort <= self.goal.held_out.num_clients:
             candidate = replace(candidate, schedule={**candidate.schedule, "cohort": most})
@@ -193,7 +193,7 @@ class Search:
 
 
 class _Judging(Callback):
-    """A callback that judges each run at its end, and hands on the trials of a method after its last run."""
+    """A callback that judges each run at its end, and passes on a method's trials after its last run."""
 
     def __init__(
         self,
@@ -207,7 +207,7 @@ class _Judging(Callback):
         self._settings, self._seeds, self._done, self._keep = search.settings, search.trained_seeds, done, keep
         self._goals = {seed: replace(search.goal, seed=seed) for seed in self._seeds}
         self._values: dict[int, float | str] = {}
-        """By index: a run's value, or why it has none."""
+        """The value of each run, by index, or the reason why it has none."""
 
     def on_end(self, index: int, run: Run) -> None:
         name = self._names[index]
@@ -224,7 +224,7 @@ class _Judging(Callback):
                 self._keep(name, self._done[name])
 
     def _trial(self, setting: Setting, outcomes: Sequence[float | str]) -> Trial:
-        """The trial of a setting: the mean over the seeds, or the first reason why there is none."""
+        """Return the trial of a setting: the mean over the seeds, or the first reason for a missing value."""
         values = [value for value in outcomes if not isinstance(value, str)]
         if len(values) == len(outcomes):
             return Trial(setting, statistics.fmean(values))
@@ -242,7 +242,7 @@ class _Judging(Callback):
 
 
 def _candidates(methods: Methods, schedule: Mapping[str, Any]) -> list[Candidate]:
-    """The methods to tune, each with its name and its schedule."""
+    """Return the methods to tune, each with its name and its schedule."""
     if not isinstance(methods, Mapping):
         several = methods if isinstance(methods, Sequence) else [methods]
         names: list[str] = [getattr(method, "name", repr(method)) for method in several]
@@ -261,7 +261,7 @@ def _candidates(methods: Methods, schedule: Mapping[str, Any]) -> list[Candidate
 
 
 def _check_weights(candidate: Candidate, clients: Federation) -> None:
-    """Refuse weights that are given client by client, if some clients are held out."""
+    """Raise ValueError for weights that are given client by client, if some clients are held out."""
     try:
         candidate.method.client_weights.initial(clients.train.num_examples.tolist())
     except ValueError as error:
@@ -269,7 +269,7 @@ def _check_weights(candidate: Candidate, clients: Federation) -> None:
 
 
 def _check_seeds(seeds: Sequence[int] | None) -> None:
-    """Refuse what is not a list of different seeds."""
+    """Raise an error if the value is not a list of different seeds."""
     if seeds is None:
         return
     if not isinstance(seeds, Sequence) or not seeds or len(set(seeds)) < len(seeds):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -1,6 +1,6 @@
-"""Where the ball is centered: the client weights lambda, by rule or from optimal transport.
+"""Choose the center of the ball: the client weights lambda, by rule or from optimal transport.
 
-One file per idea; ``RULES`` lists those that an experiment file can name.
+One file per idea; ``RULES`` lists the rules that an experiment file can name.
 """
 
 from wafl.parts.client_weights import ClientWeights, Cohort, LossQuery, Round
@@ -37,4 +37,4 @@ RULES = {
     "chi2": Chi2, "qffl": QFair, "term": Tilted, "primal_dual": PrimalDual, "slack": Slack,
     "group_dro": Group, "rex": RiskVariance, "gap": Gap,
 }  # fmt: skip
-"""Rules that an experiment file can name."""
+"""The rules that an experiment file can name."""

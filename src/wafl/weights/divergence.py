@@ -1,9 +1,9 @@
-"""Weights that lean from the center to the losses, as far as a ball or a price allows: chi-squared and KL.
+"""Shift weights from the center toward clients with large losses, within a ball or at a price: chi-squared and KL.
 
 Namkoong and Duchi, "Stochastic gradient methods for distributionally robust optimization with f-divergences" (NIPS
 2016), find the chi-squared weights of examples by sampling, and FGDRO-KL estimates losses by moving averages over
-mini-batches; here clients report their losses on all their examples, and the weights are exact. Weighing a cohort that
-is not everyone by its own losses is ours.
+mini-batches. Here clients report their losses on all their examples, and the weights are exact. The papers do not
+weight a partial cohort by its losses; that extension is ours.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from wafl.weights.reweighted import Reweighted
 def leaning(
     lean: Callable[[float], Tensor], divergence: Callable[[float], float], radius: float, most: float
 ) -> Tensor:
-    """``lean(t)`` for the largest t in [0, most] whose divergence, which grows with t, is at most the radius."""
+    """Return ``lean(t)`` for the largest t in [0, most] whose divergence, which grows with t, is at most the radius."""
     if divergence(most) <= radius:
         return lean(most)
     low, high = 0.0, most
@@ -35,7 +35,7 @@ class Chi2(Reweighted):
     """Chi-squared: weights ``center_i max(loss_i - eta, 0)``, scaled to sum to 1, at a distance from the center.
 
     They maximize ``sum_i lambda_i loss_i`` over ``1/2 sum_i (lambda_i - center_i)^2 / center_i <= radius``. As long as
-    no client loses all its weight, what is descended is the mean loss plus ``sqrt(2 radius)`` standard deviations.
+    no client loses all its weight, training minimizes the mean loss plus ``sqrt(2 radius)`` standard deviations.
     """
 
     radius: Annotated[float, NotNegative, Tunable(), "How far weights may be from the center; 0 keeps the center."] = (
@@ -43,6 +43,7 @@ class Chi2(Reweighted):
     )
 
     def weigh(self, center: Tensor, losses: Tensor) -> Tensor:
+        """Return the chi-squared weights for these losses."""
         gaps = losses.max() - losses
         if not bool((gaps > 0).any()):
             return center
@@ -61,8 +62,8 @@ class Chi2(Reweighted):
 class KL(Reweighted):
     """KL: weights ``center_i exp(loss_i / temperature)``, scaled to sum to 1; give a temperature or a radius.
 
-    They maximize ``sum_i lambda_i loss_i - temperature KL(lambda, center)``. With a radius, the temperature is that at
-    which ``KL(lambda, center) = sum_i lambda_i log(lambda_i / center_i)`` equals the radius.
+    They maximize ``sum_i lambda_i loss_i - temperature KL(lambda, center)``. With a radius, the temperature is chosen
+    such that ``KL(lambda, center) = sum_i lambda_i log(lambda_i / center_i)`` equals the radius.
     """
 
     temperature: Annotated[
@@ -89,7 +90,7 @@ class KL(Reweighted):
             object.__setattr__(self, "temperature", 1.0)
 
     def changed(self, **options: Any) -> Self:
-        """The same rule with other options; a new temperature replaces a radius, and a new radius a temperature."""
+        """Return a copy with other options; a new temperature replaces a radius, and a new radius a temperature."""
         if options.get("temperature") is not None and "radius" not in options:
             options["radius"] = None
         elif options.get("radius") is not None and "temperature" not in options:
@@ -97,13 +98,14 @@ class KL(Reweighted):
         return replace(self, **options)
 
     def weigh(self, center: Tensor, losses: Tensor) -> Tensor:
+        """Return the KL weights for these losses."""
         gaps = losses.max() - losses
 
         def lean(t: float) -> Tensor:
             return center * (1.0 + excess(t))
 
         def excess(t: float) -> Tensor:
-            """``lambda / center - 1``, which keeps its digits however small it is."""
+            """Return ``lambda / center - 1``, computed without losing the digits of small values."""
             return torch.expm1(-t * gaps - torch.log1p((center * torch.expm1(-t * gaps)).sum()))
 
         if self.radius is None:

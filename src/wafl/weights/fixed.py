@@ -1,4 +1,4 @@
-"""Rules that give one vector of client weights for the whole training."""
+"""Set one vector of client weights for the whole training."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,22 +13,25 @@ from wafl.parts.client_weights import ClientWeights, normalized
 
 @dataclass(frozen=True)
 class ByExamples(ClientWeights):
-    """``n_i / n``: every example counts the same."""
+    """``n_i / n``: every example has the same weight."""
 
     def initial(self, num_examples: Sequence[int]) -> Tensor:
+        """Return the shares of the clients' examples."""
         return normalized(num_examples)
 
 
 @dataclass(frozen=True)
 class Uniform(ClientWeights):
-    """``1 / m``: every client counts the same."""
+    """``1 / m``: every client has the same weight."""
 
     equal = True
 
     def initial(self, num_examples: Sequence[int]) -> Tensor:
+        """Return equal weights."""
         return normalized([1.0] * len(num_examples))
 
     def needs_sizes(self, local_steps: int | None) -> bool:
+        """Return False, since equal weights need no sizes."""
         return False
 
 
@@ -46,19 +49,22 @@ class Fixed(ClientWeights):
             raise ValueError("all client weights are 0: at least one client must count")
 
     def initial(self, num_examples: Sequence[int]) -> Tensor:
+        """Return the given weights; raise ValueError unless there is one per client."""
         if len(self.values) != len(num_examples):
             raise ValueError(f"{len(self.values)} client weights for {len(num_examples)} clients: give one per client")
         return normalized(self.values)
 
     def enlarged(self, weights: Tensor, num_examples: Sequence[int]) -> Tensor:
-        """New clients get no weight."""
+        """Return the weights with 0 for new clients."""
         return torch.cat([weights, weights.new_zeros(len(num_examples) - len(weights))])
 
     @property
     def closed(self) -> bool:
+        """True, since the weights are for the first clients only."""
         return True
 
     def needs_sizes(self, local_steps: int | None) -> bool:
+        """Return False, since given weights need no sizes."""
         return False
 
 
@@ -67,7 +73,7 @@ uniform = maker(Uniform)
 
 
 def fixed(values: Sequence[float] | Tensor) -> Fixed:
-    """Your own weights, one number per client, at least 0; they are scaled to sum to 1."""
+    """Use your own weights, one number per client, at least 0; they are scaled to sum to 1."""
     if isinstance(values, Mapping | str):
         raise ValueError(f"values={values!r} must be a list of numbers, one per client, in the order of the clients")
     return Fixed(tuple(float(value) for value in values))

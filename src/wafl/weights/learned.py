@@ -1,4 +1,4 @@
-"""Client weights that climb the clients' losses (AFL, GroupDRO, DRFA, Scaff-PD, FedDG-GA), on the probability simplex.
+"""Learn client weights that maximize the weighted loss on the simplex: AFL, GroupDRO, DRFA, Scaff-PD, FedDG-GA.
 
 The projection onto the simplex is Michelot's finite algorithm (JOTA, 1986), which needs no sorting.
 
@@ -8,8 +8,8 @@ from the same parameters and reports its loss there; the model descends the weig
 GroupDRO: Sagawa, Koh, Hashimoto and Liang, "Distributionally robust neural networks for group shifts" (ICLR 2020),
 algorithm 1, with clients as groups.
 
-DRFA: Deng, Kamani and Mahdavi, "Distributionally robust federated averaging" (NeurIPS 2020). A round asks twice: a
-cohort drawn by lambda trains and keeps a snapshot at a common random step; then a uniform cohort reports its loss at
+DRFA: Deng, Kamani and Mahdavi, "Distributionally robust federated averaging" (NeurIPS 2020). A round has two queries. A
+cohort drawn by lambda trains and keeps a snapshot at a common random step. Then a uniform cohort reports its loss at
 the mean of the snapshots. With ``prox`` it is DRFA-Prox, with the regularizer ``-prox/2 ||lambda - 1/m||^2``.
 
 Scaff-PD: Yu, Karimireddy, Ma and Jordan, "Scaff-PD: Communication efficient fair and robust federated learning"
@@ -17,7 +17,7 @@ Scaff-PD: Yu, Karimireddy, Ma and Jordan, "Scaff-PD: Communication efficient fai
 chi-squared penalty. All clients report in every round, as in the paper.
 
 FedDG-GA: Zhang et al., "Federated domain generalization with generalization adjustment" (CVPR 2023), as in the authors'
-code, whose step is a fraction of an equal share and falls to 0 over the rounds.
+code. Its step is a fraction of an equal share and falls to 0 over the rounds.
 """
 
 from collections import Counter
@@ -34,11 +34,11 @@ from wafl.parts.client_weights import ClientWeights, Cohort, LossQuery, Round, n
 from wafl.parts.schedule import Schedule
 
 ROW = 256
-"""How many values are passed over together if none of them is large."""
+"""The number of values that are skipped together if none of them is large."""
 
 
 def project_to_simplex(values: Tensor) -> Tensor:
-    """The nearest point of the probability simplex to any vector.
+    """Return the point of the probability simplex that is nearest to a vector.
 
     >>> project_to_simplex(torch.tensor([0.9, 0.5]))
     tensor([0.7000, 0.3000])
@@ -47,7 +47,7 @@ def project_to_simplex(values: Tensor) -> Tensor:
 
 
 def project_in_place(values: Tensor) -> Tensor:
-    """The nearest point of the probability simplex, written over the values."""
+    """Overwrite the values by the nearest point of the probability simplex, and return them."""
     rows = _Rows(values)
     highest = torch.cat([rows.tops, rows.rest]).amax()
     near = rows.above(-1.0, highest)  # what stays is less than 1 below the largest
@@ -73,7 +73,7 @@ def project_in_place(values: Tensor) -> Tensor:
 
 
 class _Rows:
-    """A table of the values, to find the few large ones by the largest of each row; ``rest`` does not fill a row."""
+    """A table of the values that finds the few large ones by the maximum of each row; ``rest`` does not fill a row."""
 
     def __init__(self, values: Tensor) -> None:
         self._values, whole = values, len(values) // ROW * ROW
@@ -81,7 +81,7 @@ class _Rows:
         self.tops = self._table.amax(1)
 
     def above(self, threshold: float, origin: Tensor | float = 0.0) -> Tensor | None:
-        """The rows with a value that is above the threshold, as seen from the origin; None if they are many."""
+        """Return the rows with a value above the threshold, relative to the origin, or None if there are many."""
         if len(self._table) == 0:
             return None
         large = (~(self.tops - origin <= threshold)).nonzero()[:, 0]  # NaN is never passed over
@@ -91,7 +91,7 @@ class _Rows:
         return torch.cat([self._table[rows].flatten(), self.rest])
 
     def change(self, rows: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-        """Write over the rows, and the rest, what becomes of them, and 0 over all others; returns all values."""
+        """Overwrite the rows and the rest by their ``change``, and all others by 0; return all values."""
         changed, count = change(self.pick(rows)), len(rows) * ROW
         self._table.zero_()[rows] = changed[:count].view(-1, ROW)
         self.rest.copy_(changed[count:])
@@ -105,36 +105,39 @@ Climb = Annotated[
     Tunable(30.0),
     "How fast the client weights climb the losses; in Python, it may be a function of the round.",
 ]
-"""The option of rules and presets that climb the losses."""
+"""The option ``step_size`` of rules and presets that ascend the losses."""
 Evenness = Annotated[float, NotNegative, "The price of client weights that differ from equal ones; 0 has none."]
-"""The option of those that keep the weights near equal ones."""
+"""The option ``prox`` of rules and presets that keep the weights near equal weights."""
 
 
 @frozen
 class Learned(ClientWeights):
-    """A base for rules that learn: ``lambda <- projection(lambda + step_size loss)``, from equal weights."""
+    """The base class of rules that learn: ``lambda <- projection(lambda + step_size loss)``, from equal weights."""
 
     step_size: Climb = 0.1
     climbs = True
 
     def initial(self, num_examples: Sequence[int]) -> Tensor:
+        """Return equal weights."""
         return normalized([1.0] * len(num_examples))
 
     def enlarged(self, weights: Tensor, num_examples: Sequence[int]) -> Tensor:
-        """New clients start with an equal share; the others split the rest as before."""
+        """Return the weights with an equal share for each new client; the others divide the rest as before."""
         fresh = weights.new_full((len(num_examples) - len(weights),), 1.0 / len(num_examples))
         return torch.cat([weights * (1.0 - float(fresh.sum())), fresh])
 
     def needs_sizes(self, local_steps: int | None) -> bool:
+        """Return False, since learned weights need no sizes."""
         return False
 
     def learn(self, weights: Tensor, clients: Sequence[int], losses: Tensor, round: Round) -> Tensor:
+        """Return the weights after a step along the losses."""
         climbed = weights.clone()
         climbed[list(clients)] += self.step(round.number) * losses.to(climbed)
         return project_in_place(climbed)
 
     def step(self, round: int) -> float:
-        """The step size of a round."""
+        """Return the step size of a round."""
         return in_round("weights_step", self.step_size, round)
 
 
@@ -153,6 +156,7 @@ class Agnostic(Learned):
     takes_one_step = True
 
     def check(self, schedule: Schedule, num_clients: int) -> None:
+        """Raise ValueError unless all clients train in every round, with one local step."""
         if schedule.local_steps != 1:
             raise ValueError(
                 f"AFL's clients take exactly one step per round: pass local_steps=1 instead of local_epochs="
@@ -163,19 +167,21 @@ class Agnostic(Learned):
 
 @frozen
 class Group(Learned):
-    """GroupDRO over clients: weights that grow exponentially with the losses met so far.
+    """GroupDRO over clients: weights that grow exponentially with the losses so far.
 
-    ``lambda_i <- lambda_i exp(step_size loss_i)`` for the clients of a cohort, then all weights are scaled to sum to 1,
-    and with these weights the cohort trains, as in the paper, where a step is weighted after its loss is known. A
-    client that was not asked keeps its weight, up to the scaling.
+    ``lambda_i <- lambda_i exp(step_size loss_i)`` for the clients of a cohort, then all weights are scaled to sum to 1.
+    The cohort trains with these weights, as in the paper, where a step is weighted after its loss is known. A client
+    outside the cohort keeps its weight, up to the scaling.
     """
 
     step_size: Climb = 0.01
 
     def loss_query(self, round: Round) -> LossQuery:
+        """Request the losses of a cohort before it trains."""
         return LossQuery(uniform_cohort(round), 0)
 
     def learn(self, weights: Tensor, clients: Sequence[int], losses: Tensor, round: Round) -> Tensor:
+        """Return the weights after a multiplicative step."""
         powers = weights.log()
         powers[list(clients)] += self.step(round.number) * losses.to(powers)
         return torch.softmax(powers, 0)
@@ -194,10 +200,11 @@ class Snapshot(Learned):
     prox: Evenness = 0.0
 
     def needs_sizes(self, local_steps: int | None) -> bool:
+        """Return whether the number of steps depends on the clients' sizes, as with local epochs."""
         return local_steps is None  # K is then the number of steps of the largest client
 
     def draw(self, weights: Tensor, round: Round) -> Cohort:
-        """Clients drawn by lambda with replacement; one that is drawn twice counts twice."""
+        """Draw clients by lambda with replacement; a client that is drawn twice counts twice."""
         draws = uniform(Key.of(round.seed, round.number), Purpose.COHORT, round.cohort)
         drawn = torch.searchsorted(weights.cumsum(0), draws, right=True).clamp_max(len(weights) - 1)
         times = sorted(Counter(drawn.tolist()).items())
@@ -207,10 +214,12 @@ class Snapshot(Learned):
         )
 
     def loss_query(self, round: Round) -> LossQuery:
+        """Request the losses of a uniform cohort at a random snapshot."""
         step = int(bits(Key.of(round.seed, round.number), Purpose.SNAPSHOT, 1)) % round.local_steps + 1
         return LossQuery(uniform_cohort(round, Purpose.LOSS_COHORT), step)
 
     def learn(self, weights: Tensor, clients: Sequence[int], losses: Tensor, round: Round) -> Tensor:
+        """Return the weights after a step along the losses, and the proximal step of the penalty."""
         climbed = weights.clone()
         step = round.local_steps * self.step(round.number)
         climbed[list(clients)] += step * (len(climbed) / len(clients)) * losses.to(climbed)
@@ -221,15 +230,15 @@ class Snapshot(Learned):
 
 
 Extrapolation = Annotated[float, Range(0, 1), "How far the change of the losses since last round is carried on."]
-"""The option of the rule and of Scaff-PD."""
+"""The option ``extrapolation`` of the rule and of Scaff-PD."""
 
 
 @frozen
 class PrimalDual(Learned):
-    """Scaff-PD's weights: all clients report their losses, the weights climb them, and then the clients train.
+    """Scaff-PD's weights: all clients report their losses, the weights ascend them, and then the clients train.
 
     ``lambda <- argmax <s, lambda> - prox/2 ||lambda - 1/m||^2 - 1/(2 step_size) ||lambda - lambda_before||^2``, where
-    ``s = loss + extrapolation (loss - loss before)`` holds the losses at the model that is about to be trained.
+    ``s = loss + extrapolation (loss - loss before)`` uses the losses at the model before the round trains.
     """
 
     prox: Evenness = 0.1
@@ -238,17 +247,20 @@ class PrimalDual(Learned):
     remembers_losses = True
 
     def check(self, schedule: Schedule, num_clients: int) -> None:
+        """Raise ValueError unless all clients train in every round."""
         _check_everyone("Scaff-PD", schedule, num_clients)
 
     def loss_query(self, round: Round) -> LossQuery:
+        """Request the losses of all clients before they train."""
         return LossQuery(tuple(range(round.num_clients)), 0)
 
     def draw(self, weights: Tensor, round: Round) -> Cohort:
-        """The clients that have a weight."""
+        """Return the clients with a weight."""
         clients = tuple(weights.nonzero()[:, 0].tolist())
         return Cohort(clients, weights[list(clients)])
 
     def learn(self, weights: Tensor, clients: Sequence[int], losses: Tensor, round: Round) -> Tensor:
+        """Return the weights after the extrapolated, regularized step."""
         asked, losses = list(clients), losses.to(weights)
         before = losses if round.last_losses is None else round.last_losses.to(weights)[asked]
         before = torch.where(before.isnan(), losses, before)
@@ -267,17 +279,17 @@ Adjustment = Annotated[
     "How much the client weights change in the first rounds, in parts of an equal share; in Python, it may be a "
     "function of the round.",
 ]
-"""The option of the rule and of FedDG-GA."""
+"""The option ``step_size`` of the rule and of FedDG-GA."""
 
 
 @frozen
 class Gap(Learned):
-    """FedDG-GA: clients that the mean of the models serves worse than their own model gain weight.
+    """FedDG-GA: clients gain weight if the mean model is worse for them than their own model.
 
-    The gap of a client is its loss at the server's model less that of the model that it sent in the round before, both
-    on all its examples. Then ``lambda_i <- lambda_i + step gap_i / max_j |gap_j|``, cut off at 0 and scaled to sum to
-    1, with ``step = step_size (1 - t / T) / m`` in round t of T. A client that did not train in the round before has no
-    gap, and keeps its weight up to the scaling.
+    A client's gap is its loss at the server's model minus its loss at the model that it sent in the previous round,
+    both on all its examples. Then ``lambda_i <- lambda_i + step gap_i / max_j |gap_j|``, cut off at 0 and scaled to sum
+    to 1, with ``step = step_size (1 - t / T) / m`` in round t of T. A client that did not train in the previous round
+    has no gap, and keeps its weight up to the scaling.
     """
 
     step_size: Adjustment = 0.2
@@ -286,9 +298,11 @@ class Gap(Learned):
     counts_rounds = True
 
     def loss_query(self, round: Round) -> LossQuery:
+        """Request the losses of a cohort before it trains."""
         return LossQuery(uniform_cohort(round), 0)
 
     def learn(self, weights: Tensor, clients: Sequence[int], losses: Tensor, round: Round) -> Tensor:
+        """Return the weights after a step along the gaps."""
         asked = list(clients)
         if round.last_losses is None:
             return weights

@@ -1,4 +1,4 @@
-"""The commands: each module is loaded when one of its commands is called.
+"""Implement the commands; each module is loaded when one of its commands is called.
 
 A new command is a function here and a line in ``commands.toml``. If its module has another name, add it to ``MODULES``
 in ``wafl.cli.main``.

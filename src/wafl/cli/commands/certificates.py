@@ -1,4 +1,4 @@
-"""Commands about certificates: ``certify``, ``next-client``, ``prediction-sets``, ``verify`` and ``audit``."""
+"""Implement ``certify``, ``next-client``, ``prediction-sets``, ``verify`` and ``audit``."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -180,12 +180,16 @@ def verify(
 
 
 def check_certificate(file: Path) -> None:
+    """Raise FileNotFoundError unless the file exists."""
     if not file.is_file():
         raise FileNotFoundError(f"{file} is not a file: give a certificate, which wafl certify writes")
 
 
 def read_data(folder: Path, run: "Run | None", data_dir: Path | None, *, held: bool = False) -> "Federation":
-    """The clients of a study or run (``held``: those that never trained), or of files, whose bytes the run prepares."""
+    """Return the clients of a study or run (``held``: the ones that never trained), or of files.
+
+    The run prepares bytes in files.
+    """
     from dataclasses import replace
 
     import torch

@@ -1,4 +1,4 @@
-"""Commands that describe experiments: ``wafl config`` for their files, ``wafl methods`` for the methods in them."""
+"""Implement commands that describe experiments: ``wafl config`` for files, ``wafl methods`` for methods."""
 
 import json
 from importlib.resources import files

@@ -1,4 +1,4 @@
-"""Commands on data sets: ``wafl data`` lists, downloads and shows them; ``wafl weights`` weighs them as clients."""
+"""Implement commands on data sets: ``wafl data`` lists, downloads and shows them; ``wafl weights`` weighs them."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -47,7 +47,7 @@ def list_data(data_dir: Path | None = None) -> None:
 
 
 def _row(name: str, source: "Source", folder: Path) -> tuple[str, ...]:
-    """The cells of where a data set is, its size and its counts; a broken file is called broken and hides no other."""
+    """Return the cells of a data set's location, size and counts; a broken file is marked."""
     from wafl.data.named.cache import locate
 
     files = locate(name, folder)
@@ -68,7 +68,7 @@ def _row(name: str, source: "Source", folder: Path) -> tuple[str, ...]:
 
 
 def _natural_table(folder: Path) -> Table:
-    """The table of data with people or places in them, which come inside packages."""
+    """Return the table of data from people or places, which come with packages."""
     from wafl.data.named.natural import NATURAL
 
     table = plain_table("natural", "here", "clients", ">examples", "task", "license")
@@ -139,7 +139,7 @@ def show(name: Name, data_dir: Path | None = None) -> None:
 
 
 def _counts(counts: Sequence[int] | None, dim: bool = False) -> list[str]:
-    """The numbers of training and test examples as text; empty if they are not known."""
+    """Return the numbers of training and test examples as text; empty if they are unknown."""
     return ["", ""] if counts is None else [f"[dim]({count:,})[/]" if dim else f"{count:,}" for count in counts]
 
 

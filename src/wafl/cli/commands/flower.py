@@ -1,4 +1,4 @@
-"""``wafl flower``: an experiment as a Flower app, and what a deployment needs: certificates, files, nodes."""
+"""Implement ``wafl flower``: experiments as Flower apps, and deployments with certificates, files and nodes."""
 
 from pathlib import Path
 from typing import Annotated
@@ -84,7 +84,7 @@ def certificates(
 
 
 def _renewed(folder: Path, hosts: list[str] | None, nodes: list[str], days: int) -> list[str]:
-    """What is to be done next, after certificates or keys have been renewed."""
+    """Renew certificates or keys, and return the next steps."""
     from wafl.flower.ops.tls import Certificates, renew_certificates, renew_keys
 
     if nodes:

@@ -1,4 +1,4 @@
-"""Commands about the next client without a server: ``request``, ``receipt`` and ``merge``."""
+"""Implement commands about the next client without a server: ``request``, ``receipt`` and ``merge``."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -93,7 +93,7 @@ def merge(
 
 
 def in_words(reply: "Numbers | None", minimum: int) -> str:
-    """Return what a receipt tells the owner."""
+    """Return a receipt's message to the owner, in words."""
     if reply is None:
         return f"The receipt says: fewer than {minimum} examples."
     values = ", ".join(f"{value:.6g}" for value in reply.values)

@@ -1,4 +1,4 @@
-"""Commands on saved runs: ``wafl evaluate``, ``theory`` and ``export``."""
+"""Implement commands on saved runs: ``wafl evaluate``, ``theory`` and ``export``."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def evaluate(
 
 
 def _settings(attack: str, options: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the options of the attack once per size that is given; raise ValueError if it lacks one of them."""
+    """Return the attack's options once per given size; raise ValueError if it lacks one of them."""
     if ":" not in attack and attack not in KINDS:
         raise ValueError(f"{unknown_attack(attack, KINDS)}, or module:function")
     owners = attack_options()
@@ -81,7 +81,7 @@ def _settings(attack: str, options: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _attacks(name: str, settings: list[dict[str, Any]]) -> list[Attack]:
-    """Make the attack once per setting."""
+    """Build the attack once per setting."""
     if ":" in name:
         from wafl.attacks import OwnAttack
         from wafl.config.own_code import imported, own_code
@@ -201,7 +201,7 @@ def _export_model(folder: Path, format: Format, output: Path | None, data_dir: P
 
 
 def _write_card(folder: Path, output: Path | None, data_dir: Path | None) -> Path:
-    """Test the run on clients that trained and on those held out, with and without an attack, and certify it."""
+    """Test the run on seen and unseen clients, with and without an attack, certify it, and write the card."""
     from wafl import PGD, certify, evaluate
     from wafl.base.errors import PreconditionError
 

@@ -1,4 +1,4 @@
-"""Commands on folders of studies: ``wafl runs``, ``repair``, ``report`` and ``serve``."""
+"""Implement commands on folders of studies: ``wafl runs``, ``repair``, ``report`` and ``serve``."""
 
 from pathlib import Path
 from typing import Annotated
@@ -82,7 +82,7 @@ def report(
 
 
 def _study(path: Path, quick: bool, data_dir: Path | None) -> page.Study:
-    """What the page shows of one study: everything, or what its folder tells if its models or data cannot be had."""
+    """Return a study for the page: complete, or only from its folder if its models or data are unavailable."""
     from wafl.config.plan import make_attack
     from wafl.studies.folder import StudyFolder
     from wafl.studies.pages.measured import measure

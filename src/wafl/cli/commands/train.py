@@ -1,4 +1,4 @@
-"""Commands that train (``wafl run``, ``resume``, ``tune``), with bars, warnings and a table at the end."""
+"""Implement commands that train (``wafl run``, ``resume``, ``tune``), with bars, warnings and a final table."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def run(
 
 
 def _refuse_options(context: typer.Context) -> None:
-    """Refuse options next to an experiment file: then only --set changes what is trained."""
+    """Raise ValueError for options next to an experiment file, which only --set may change."""
     allowed = {"experiment", "changes", "name", "output", "engine", "quiet", "as_json", "serve"}
     sources = {name: context.get_parameter_source(name) for name in context.params if name not in allowed}
     given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
@@ -133,7 +133,7 @@ def _refuse_options(context: typer.Context) -> None:
 
 
 def _offer_resume(base: Path, folder: Path, experiment: Experiment) -> None:
-    """Say which studies of the same name were begun and left, and how to continue them."""
+    """Name unfinished studies with the same name, and the command that continues them."""
     from wafl.studies.folder import StudyFolder, taken_folders, to_toml
 
     for left in (other for other in taken_folders(base) if other != folder and _was_left(other)):
@@ -147,7 +147,7 @@ def _offer_resume(base: Path, folder: Path, experiment: Experiment) -> None:
 
 
 def _was_left(folder: Path) -> bool:
-    """Return whether the folder holds an unfinished study that no process is working on."""
+    """Return whether the folder contains an unfinished study without a running process."""
     from wafl.studies.folder import StudyFolder
 
     study = StudyFolder(folder)
@@ -199,7 +199,7 @@ def tune(
 
 
 def _search(tuned: TunedExperiment) -> Tuning:
-    """What tuning found, with a line for all trials while it tries; exits if it is interrupted."""
+    """Return the result of tuning, with a progress line for all trials; exit if it is interrupted."""
     search = tuned.search
     tell(f"{tuned.plan.who}\n{search.trials} trials per method, judged by {search.words()}\n")
     if tuned.known:
@@ -214,7 +214,7 @@ def _search(tuned: TunedExperiment) -> Tuning:
 
 
 def _show(tuned: TunedExperiment, tuning: Tuning) -> None:
-    """Print what was chosen and why, and what to run next."""
+    """Print the choices with reasons, and the next command."""
     from wafl.cli.tables import tuned_settings
 
     console = make_console()
@@ -233,7 +233,7 @@ def _show(tuned: TunedExperiment, tuning: Tuning) -> None:
 
 
 def train_and_show(study: Study, *, quiet: bool = False, as_json: bool = False, serve: bool = False) -> None:
-    """Train what is not done yet of a study, and show what it gave; exits if it was interrupted or a run diverged."""
+    """Train the unfinished methods of a study, and show the results; exit if interrupted or diverged."""
     from wafl.cli.bars import Bars
     from wafl.cli.tables import comparison
     from wafl.studies.pages.figures import draw_figures
@@ -299,7 +299,7 @@ def _next_commands(study: Study, results: Mapping[str, Any]) -> list[str]:
 
 @contextmanager
 def watched(console: Console, category: type[Warning], kept: Callable[[], str]) -> Generator[None, None, None]:
-    """A block of training, after which warnings come, each once; a signal ends it with what is kept."""
+    """Collect warnings of training during the block, and print each once; a signal exits with ``kept()``."""
     from wafl.train.checkpoint.signals import Stopped, exit_status, stopped_by_signals
 
     with stopped_by_signals(), warnings.catch_warnings(record=True) as caught:
@@ -331,7 +331,7 @@ def _served(path: Path) -> Generator[None, None, None]:
 
 
 def exit_if_diverged(results: Mapping[str, Any]) -> None:
-    """Exit with a status of its own if some run diverged, so that scripts can tell."""
+    """Exit with a special status if some run diverged, for scripts."""
     from wafl.studies.study import diverged
 
     if diverged(results):

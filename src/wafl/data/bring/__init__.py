@@ -1,4 +1,4 @@
-"""Examples that users bring: arrays, frames, folders, Arrow files, data sets of other libraries.
+"""Read examples that users bring: arrays, frames, folders, Arrow files, data sets of other libraries.
 
-``arrays.py`` is where all of them end; ``intake.py`` is what a trained model keeps of them.
+All of them end in ``arrays.py``; ``intake.py`` contains the facts that a trained model keeps.
 """

@@ -1,4 +1,4 @@
-"""Your own arrays, one pair per client, checked and packed."""
+"""Check and pack your own arrays, one pair per client."""
 
 import itertools
 import math
@@ -22,20 +22,20 @@ from wafl.data.preprocessing import make_preprocessing
 from wafl.data.splits import held_out_rows, split_rows
 
 Client = tuple[Any, Any] | tuple[Any, Any, Any, Any]
-"""``(x, y)``, or ``(x_train, y_train, x_test, y_test)``."""
+"""A client's data: ``(x, y)``, or ``(x_train, y_train, x_test, y_test)``."""
 
 Array = Tensor | NDArray[Any]
 
 Split = tuple[Stored, Tensor]
 """Examples and their labels."""
 EXACT = 2**24
-"""The largest integer up to which float32, which models are given integers in, has all of them."""
+"""The largest integer up to which float32, the type of integers in models, represents all integers."""
 FEW, MANY, PIECE = 256, 4096, 2**26
-"""How many clients are read at a time: few, or up to many if all of them together have at most PIECE bytes."""
+"""The number of clients that are read together: few, or up to many within PIECE bytes."""
 
 
 class FrameOptions(TypedDict, total=False):
-    """Options of :meth:`wafl.Federation.from_arrays` that go with every kind of data."""
+    """The options of :meth:`wafl.Federation.from_arrays` for every kind of data."""
 
     test_fraction: float | None
     unit: str | None
@@ -59,7 +59,7 @@ Packed = tuple[Examples, Examples, int | None, tuple[str, ...] | None]
 
 @dataclass(frozen=True)
 class Reading:
-    """The options of ``Federation.from_arrays``, checked."""
+    """The checked options of ``Federation.from_arrays``."""
 
     test_fraction: float | None = None
     names: Sequence[str] | None = None
@@ -87,11 +87,11 @@ class Reading:
 
     @property
     def fraction(self) -> float:
-        """The part of each client's examples that is held out, if clients bring no test examples of their own."""
+        """The fraction of each client's examples to hold out, if clients bring no test examples."""
         return 0.25 if self.test_fraction is None else self.test_fraction
 
     def client_names(self, count: int) -> tuple[str, ...]:
-        """One name for each of that many clients."""
+        """Return one name for each of ``count`` clients."""
         if self.names is None:
             return tuple([f"client {i}" for i in range(count)])
         if isinstance(self.names, str):
@@ -103,7 +103,7 @@ class Reading:
 
 
 def pack_arrays(arrays: Iterable[Client], reading: Reading) -> Packed:
-    """All clients' examples; see ``Federation.from_arrays``."""
+    """Pack all clients' examples; see ``Federation.from_arrays``."""
     packers = Packer(), Packer()
     agreement = _Agreement(reading)
     for first, block in _blocks(arrays):
@@ -127,7 +127,7 @@ def pack_arrays(arrays: Iterable[Client], reading: Reading) -> Packed:
 
 
 def pack_offsets(x: Any, y: Any, offsets: Any, reading: Reading) -> Packed:
-    """All clients' examples; see ``Federation.from_offsets``."""
+    """Pack all clients' examples; see ``Federation.from_offsets``."""
     agreement = _Agreement(reading)
     ends = _check_offsets(offsets, len(x))
     try:
@@ -166,7 +166,7 @@ def _check_offsets(offsets: Any, count: int) -> Tensor:
 
 
 def _finished(agreement: "_Agreement", train: Examples, test: Examples) -> Packed:
-    """All clients' examples with the final labels, prepared."""
+    """Return all clients' examples with the final labels, prepared."""
     labels, count, names = agreement.labels.finish(train.y, test.y)
     train, test = replace(train, y=labels[0]), replace(test, y=labels[1])
     if agreement.preprocess is not None:
@@ -176,7 +176,7 @@ def _finished(agreement: "_Agreement", train: Examples, test: Examples) -> Packe
 
 
 def _blocks(arrays: Iterable[Client]) -> Iterator[tuple[int, list[Client]]]:
-    """Many clients at a time, with the number of the first: a few hundred, and thousands if they are small."""
+    """Yield many clients at a time, with the index of the first: a few hundred, or thousands if they are small."""
     items, first, count = iter(arrays), 0, FEW
     while block := list(itertools.islice(items, count)):
         yield first, block
@@ -186,7 +186,7 @@ def _blocks(arrays: Iterable[Client]) -> Iterator[tuple[int, list[Client]]]:
 
 
 def _together(agreement: "_Agreement", first: int, block: list[Client]) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Read many clients as if they were one, which is much faster; return None if they differ or are wrong."""
+    """Read many clients as one, which is much faster; return None if they differ or are wrong."""
     if set(map(type, block)) != {tuple} or set(map(len, block)) != {2}:
         return None
     columns = [[pair[index] for pair in block] for index in (0, 1)]
@@ -216,7 +216,7 @@ def _of_one_type(arrays: list[Any]) -> bool:
 def _split_together(
     first: int, x: Stored, y: Tensor, sizes: Tensor, test_fraction: float, seed: int
 ) -> Iterator[tuple[Stored, Tensor, Tensor]]:
-    """What consecutive clients train on and what they hold out, with how many examples each has of it."""
+    """Yield the training and test parts of consecutive clients, with each client's number of examples."""
     held, num_test = held_out_rows(first, sizes, test_fraction, seed)
     if not bool(num_test.any()):
         yield x, y, sizes
@@ -228,7 +228,7 @@ def _split_together(
 
 
 class _Agreement:
-    """Reads clients one by one, and holds what all of them must have in common."""
+    """A reader of clients one by one, which checks their common properties."""
 
     def __init__(self, reading: Reading) -> None:
         self.labels = Labels(reading.num_classes, reading.classes)
@@ -237,7 +237,7 @@ class _Agreement:
         self._first: list[tuple[Any, ...]] | None = None
 
     def read(self, client: int, item: Client) -> list[Split]:
-        """A client's examples and labels: all of them, or those for training and those for testing."""
+        """Return a client's examples and labels: all of them, or the training and test parts."""
         values = check_client(client, item)
         try:
             arrays = [as_array(value) for value in values]
@@ -284,7 +284,7 @@ class _Agreement:
         return examples, labels
 
     def _check_values(self, client: int, x: Stored) -> Stored:
-        """Refuse values that cannot be meant; bytes stay bytes if they are to be prepared."""
+        """Raise ValueError for impossible values; bytes stay bytes if they will be prepared."""
         if self.preprocess is not None:
             if x.dtype != torch.uint8:
                 raise ValueError(
@@ -317,7 +317,7 @@ class _Agreement:
 
 
 def span(x: Stored) -> tuple[float, float]:
-    """The lowest and the highest value, NaN if there is one; (0, 0) of nothing."""
+    """Return the lowest and the highest value, NaN if there is one; (0, 0) for no values."""
     low, high = math.inf, -math.inf
     for chunk in x.split(4096):
         if chunk.numel():
@@ -329,12 +329,12 @@ def span(x: Stored) -> tuple[float, float]:
 
 
 def as_array(values: Any) -> Array:
-    """A tensor or an array of numpy, as it is; anything else, such as nested lists or a column of a frame, as one."""
+    """Return a tensor or numpy array unchanged, and anything else, such as lists or a frame's column, as an array."""
     return values if isinstance(values, Tensor) else cast("Array", np.asanyarray(values))
 
 
 def read_stored(array: Array) -> Stored:
-    """Examples as a tensor, or as they are if they are memory-mapped."""
+    """Return examples as a tensor, or unchanged if they are memory-mapped."""
     if isinstance(array, np.memmap):
         _check_numbers(array)
         return Mapped.of(array)
@@ -342,7 +342,7 @@ def read_stored(array: Array) -> Stored:
 
 
 def read_tensor(array: Array) -> Tensor:
-    """Numbers as a tensor on the CPU, not copied unless it must be."""
+    """Return numbers as a tensor on the CPU, copied only if necessary."""
     if isinstance(array, Tensor):
         tensor = array.detach().cpu()
     else:
@@ -359,7 +359,7 @@ def _check_numbers(array: NDArray[Any]) -> None:
 
 
 def _split(first: int, clients: list[list[Split]], test_fraction: float, seed: int) -> Iterator[list[Split]]:
-    """Each client's examples for training and for testing."""
+    """Yield each client's examples for training and for testing."""
     sizes = torch.tensor([len(y) for ((_, y),) in clients])
     for ((x, y),), rows in zip(clients, split_rows(first, sizes, test_fraction, seed), strict=True):
         yield [(pick(x, chosen), y[chosen]) for chosen in rows]

@@ -1,7 +1,7 @@
-"""Folders of ``.npy`` files, whose examples stay on disk, and Parquet and Arrow files, which become such folders.
+"""Read folders of ``.npy`` files, whose examples stay on disk, and convert Parquet and Arrow files to them.
 
-See :meth:`wafl.Federation.from_folder`. ``about.json`` may have the names of clients, classes and inputs of a folder
-that holds all clients in one array.
+See :meth:`wafl.Federation.from_folder`. ``about.json`` may contain the names of clients, classes and inputs of a folder
+with all clients in one array.
 """
 
 import errno
@@ -28,7 +28,7 @@ TESTS = ("x_test.npy", "y_test.npy")
 
 @dataclass(frozen=True)
 class About:
-    """What ``about.json`` may say: the names of clients, classes and inputs."""
+    """The optional content of ``about.json``: the names of clients, classes and inputs."""
 
     names: list[str] | None = None
     classes: list[str] | None = None
@@ -36,11 +36,14 @@ class About:
 
 
 Together = tuple[NDArray[Any], NDArray[Any], NDArray[Any], About]
-"""All clients in one array: x, y, offsets, and what ``about.json`` says."""
+"""All clients in one array: x, y, offsets, and the content of ``about.json``."""
 
 
 def read_folder(folder: Path) -> Together | dict[str, Any]:
-    """What a folder holds: all clients in one array, or those of each by its name; examples are mapped, not read."""
+    """Return a folder's content: all clients in one array, or each client's arrays by its name.
+
+    Examples are mapped, not read.
+    """
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder: it must hold {', '.join(TOGETHER)}, or one folder per client")
     if any((folder / name).exists() for name in TOGETHER):
@@ -86,7 +89,7 @@ def _about(path: Path) -> About:
 def write_folder(
     source: Any, folder: Path, client: str, target: str, features: Sequence[str] | None, rows: int = 65_536
 ) -> None:
-    """Write the rows of Arrow files or a table, client by client, into a new folder; they are read twice, in pieces."""
+    """Write the rows of Arrow files or a table, client by client, to a new folder; they are read twice, in pieces."""
     if folder.exists():
         raise ValueError(
             f"{folder} exists: read what was written there with Federation.from_folder, or give another folder"
@@ -102,12 +105,12 @@ def write_folder(
 
 
 def is_table(value: Any) -> bool:
-    """Whether a value is a table of pyarrow."""
+    """Return whether a value is a table of pyarrow."""
     return type(value).__module__.partition(".")[0] == "pyarrow" and hasattr(value, "schema")
 
 
 def read_inputs(table: Any, columns: Sequence[str] | None) -> NDArray[Any]:
-    """Inputs of a table side by side, by the names that :func:`write_folder` gave them; None means all columns."""
+    """Return the inputs of a table side by side, by the names of :func:`write_folder`; None means all columns."""
     names = table.schema.names
     features = [name if name in names else name.partition("[")[0] for name in columns or names]
     inputs = _Columns(_open(table), [], list(dict.fromkeys(features)), rows=65_536)

@@ -1,4 +1,4 @@
-"""Data sets of torch, Hugging Face and flwr-datasets, known by what they can do: of these, only torch is imported."""
+"""Read data sets of torch, Hugging Face and flwr-datasets by their interfaces; only torch is imported."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,20 +13,20 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 INPUTS = ("image", "img", "x", "pixel_values", "features")
 LABELS = ("label", "labels", "y", "target")
 BATCH = 256
-"""How many examples of a columnar data set are decoded at a time."""
+"""The number of examples of a columnar data set that are decoded at a time."""
 
 Arrays = tuple[Any, Any]
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns, or keys of an example, are inputs and which is the target; None means by their usual names."""
+    """The columns, or keys of an example, of the inputs and the target; None means their usual names."""
 
     features: tuple[str, ...] | None = None
     target: str | None = None
 
     def among(self, names: Sequence[str], labeled: bool = True) -> Self:
-        """The inputs and the target among columns with these names."""
+        """Return the inputs and the target among columns with these names."""
         target = self.target or next((name for name in LABELS if name in names), None)
         usual = next((name for name in INPUTS if name in names), None)
         others = tuple(name for name in names if name != target)
@@ -44,24 +44,24 @@ class Columns:
 
 
 def is_dataset(value: Any) -> bool:
-    """Whether a value is a data set or a loader, which :func:`read_dataset` reads."""
+    """Return whether a value is a data set or a loader for :func:`read_dataset`."""
     return isinstance(value, DataLoader | torch.utils.data.Dataset) or hasattr(value, "with_format")
 
 
 def is_image(value: Any) -> bool:
-    """Whether a value is an image of PIL."""
+    """Return whether a value is an image of PIL."""
     return hasattr(value, "getbands")
 
 
 def are_images(value: Any) -> bool:
-    """Whether a value is a list of images of PIL."""
+    """Return whether a value is a list of images of PIL."""
     return isinstance(value, list | tuple) and bool(value) and all(map(is_image, cast("Sequence[Any]", value)))
 
 
 def read_datasets(
     datasets: Any, columns: Columns, classes: Sequence[str] | None
 ) -> tuple[tuple[str, ...] | None, Sequence[str] | None, Iterator[tuple[Any, ...]]]:
-    """The names of inputs and classes, if any, and each client's arrays; classes are matched by name."""
+    """Return the names of inputs and classes, if any, and each client's arrays; classes are matched by name."""
     if is_dataset(datasets) or isinstance(datasets, str | Mapping) or not isinstance(datasets, Iterable):
         hint = ", [it.load_partition(i) for i in range(n)]" if hasattr(datasets, "load_partition") else ""
         raise ValueError(f"datasets is a {type(datasets).__name__}: pass a list with one data set per client{hint}")
@@ -90,7 +90,7 @@ def read_datasets(
 
 
 def read_dataset(source: Any, columns: Columns, labeled: bool = True) -> Arrays:
-    """All examples and labels of a data set, in its own order; without labels, y is None."""
+    """Return all examples and labels of a data set, in its order; without labels, y is None."""
     if isinstance(source, TensorDataset) and len(source.tensors) == 1 + labeled:
         return source.tensors[0], source.tensors[1] if labeled else None
     if _is_columnar(source):
@@ -110,7 +110,7 @@ def read_dataset(source: Any, columns: Columns, labeled: bool = True) -> Arrays:
 
 
 def class_names(source: Any, columns: Columns) -> tuple[str, ...] | None:
-    """The names of the classes, if the data set, or the one that it is a part of, knows them."""
+    """Return the names of the classes, if the data set, or its parent data set, knows them."""
     if _is_columnar(source):
         target = columns.among(list(source.column_names), labeled=False).target
         names = getattr((source.features or {}).get(target), "names", None)
@@ -123,7 +123,7 @@ def class_names(source: Any, columns: Columns) -> tuple[str, ...] | None:
 
 
 def _splits(client: int, item: Any) -> list[Any]:
-    """A client's data set, or those for training and for testing."""
+    """Return a client's data set, or its training and test sets."""
     if isinstance(item, Mapping):
         named = cast("Mapping[str, Any]", item)
         if set(named) != {"train", "test"}:
@@ -138,7 +138,7 @@ def _splits(client: int, item: Any) -> list[Any]:
 
 
 def _named(y: Any, names: Sequence[str]) -> Any:
-    """Numbers as the names of their classes."""
+    """Replace numbers by the names of their classes."""
     numbers = np.asarray(y)
     return np.array(names)[numbers] if numbers.dtype.kind in "iu" else y
 
@@ -162,7 +162,7 @@ def _columnar_batches(source: Any, columns: Columns, labeled: bool) -> Iterator[
 
 
 def _in_order(loader: DataLoader[Any]) -> Iterable[Any]:
-    """Every example that the loader would give, once and in the order of its data set."""
+    """Return every example of the loader, once and in the order of its data set."""
     if isinstance(loader.dataset, IterableDataset):
         return loader
     batches: Any = loader.batch_sampler
@@ -184,7 +184,7 @@ def _in_order(loader: DataLoader[Any]) -> Iterable[Any]:
 
 
 def _pair(item: Any, columns: Columns, labeled: bool) -> Arrays:
-    """The input and the label of an example, or of a batch; None if no label is wanted."""
+    """Return the input and the label of an example, or of a batch; None without labels."""
     if isinstance(item, Mapping):
         named = cast("Mapping[str, Any]", item)
         chosen = columns.among(list(named), labeled)
@@ -204,7 +204,7 @@ def _pair(item: Any, columns: Columns, labeled: bool) -> Arrays:
 
 
 def _plain(value: Any) -> NDArray[Any]:
-    """An array; an image of PIL as channels, height and width."""
+    """Return an array; an image of PIL becomes channels, height and width."""
     if isinstance(value, Tensor):
         tensor = value.detach().cpu()
         return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()

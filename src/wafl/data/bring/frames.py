@@ -1,4 +1,4 @@
-"""Data frames, of pandas or polars, neither of which is imported: one row per example, one column says whose it is."""
+"""Read data frames of pandas or polars without importing them: one row per example, one column names its client."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from wafl.base.errors import did_you_mean
 
 
 def is_frame(value: Any) -> bool:
-    """Whether a value looks like a data frame."""
+    """Return whether a value looks like a data frame."""
     return hasattr(type(value), "columns") and hasattr(value, "__getitem__")
 
 
@@ -28,13 +28,13 @@ class Frame:
             raise ValueError(f"the frame has the column {twice[0]!r} twice: rename one of them")
 
     def check(self, name: Any, role: str) -> None:
-        """Refuse a column that is not there."""
+        """Raise ValueError for a column that does not exist."""
         if name not in self.names:
             hint = did_you_mean(str(name), self.names) or f": it has {', '.join(self.names)}"
             raise ValueError(f"{role}={name!r} is not a column of the frame{hint}")
 
     def column(self, name: str) -> NDArray[Any]:
-        """The values of a column; an error if some are missing."""
+        """Return the values of a column; raise ValueError if some are missing."""
         series = self._frame[name]
         gone = np.asarray(series.isna() if hasattr(series, "isna") else series.is_null(), dtype=bool)
         values = np.asarray(series.to_numpy())
@@ -47,7 +47,7 @@ class Frame:
         return values
 
     def inputs(self, names: Sequence[str]) -> NDArray[Any]:
-        """Columns of numbers side by side, ``[N, k]``: float64 if one of them is, otherwise float32."""
+        """Return columns of numbers side by side, ``[N, k]``: float64 if one of them is, otherwise float32."""
         for name in names:
             self.check(name, "features")
         columns = [self._numbers(name) for name in names]
@@ -69,7 +69,7 @@ class Frame:
 def read_frame(
     given: Any, client: str, target: str | Sequence[str], features: Sequence[str] | None
 ) -> tuple[tuple[str, ...], list[str], Iterator[tuple[NDArray[Any], NDArray[Any]]]]:
-    """The names of the inputs, and the clients in sorted order: their names and ``(x, y)``."""
+    """Return the names of the inputs, and the clients in sorted order: their names and ``(x, y)``."""
     frame = Frame(given)
     targets = [target] if isinstance(target, str) else list(target)
     frame.check(client, "client")
@@ -91,7 +91,7 @@ def read_frame(
 
 
 def _groups(who: NDArray[Any]) -> tuple[list[str], Iterable[NDArray[np.int64]]]:
-    """The different values in sorted order, numbers by their size, and the rows of each."""
+    """Return the different values in sorted order, numbers by size, and the rows of each."""
     values, codes = np.unique(who if who.dtype.kind in "biuf" else who.astype(np.str_), return_inverse=True)
     rows = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1]) if len(who) else []
     return [str(value) for value in values.tolist()], rows

@@ -1,4 +1,4 @@
-"""What a trained model must know to read examples as its training did, and to name what it predicts."""
+"""Store the facts with which a trained model reads examples as in training, and names its predictions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ def _warn_if_standardized(x: torch.Tensor, prepared: torch.Tensor) -> None:
 
 @dataclass(frozen=True)
 class Intake:
-    """The names of classes and inputs, if they have any, what was done to bytes, and the shape of an example."""
+    """The names of classes and inputs, if they have any, the preparation of bytes, and the shape of an example."""
 
     classes: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None
@@ -46,7 +46,7 @@ class Intake:
     shape: tuple[int, ...] | None = None
 
     def read(self, x: Any, like: Tensor) -> Tensor:
-        """Examples of any kind that a federation takes, like ``like``; bytes are prepared as the training's were."""
+        """Convert examples of any kind that a federation accepts to ``like``; bytes are prepared as in training."""
         if is_dataset(x) or are_images(x):
             x, _ = read_dataset(x, Columns(self.columns), labeled=False)
         elif is_table(x):
@@ -70,7 +70,7 @@ class Intake:
         return (self.prepare(tensor, like.dtype) if raw else tensor).to(like)
 
     def check_clients(self, prepare: Preprocessing) -> None:
-        """Refuse clients whose columns are not standardized by the numbers of the training."""
+        """Raise ValueError for clients whose columns are not standardized by the numbers of the training."""
         mine = self.prepare
         if not (mine.takes_numbers or prepare.takes_numbers) or mine.name == "none" == prepare.name:
             return
@@ -83,7 +83,7 @@ class Intake:
             )
 
     def compare(self, shape: tuple[int, ...]) -> str:
-        """Describe examples of a shape that the model does not take, and those that it was trained on."""
+        """Describe a shape of examples that the model does not accept, and the shape of its training examples."""
         given = f"examples of shape {shape}"
         if self.shape is None or shape == self.shape:
             return f"{given}, which the model does not take"
@@ -91,16 +91,17 @@ class Intake:
         return f"{given}, and the model was trained on examples of shape {self.shape}{columns}"
 
     def name(self, labels: Tensor) -> Tensor | NDArray[np.str_]:
-        """The classes' names, if they have any; otherwise the numbers themselves."""
+        """Return the classes' names, if they have any; otherwise the numbers."""
         return labels if self.classes is None else np.array(self.classes)[labels.cpu().numpy()]
 
     def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
         names = {"classes": self.classes, "columns": self.columns}
         return {**names, "prepare": self.prepare.to_json(), "shape": self.shape}
 
     @classmethod
     def from_json(cls, about: Mapping[str, Any] | None) -> Self:
-        """What :meth:`to_json` gave; nothing is known of a run that was saved without it."""
+        """Return the intake from the values of :meth:`to_json`; an empty one for a run without them."""
         if about is None:
             return cls()
         classes, columns, shape = (

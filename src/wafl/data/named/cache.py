@@ -1,4 +1,4 @@
-"""Find, download and check data sets: one file ``<name>.npz`` each, or the files that torchvision leaves."""
+"""Find, download and check data sets: one file ``<name>.npz`` each, or the files of torchvision."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ GROUP_KEYS = ("u_train", "u_test")
 
 @dataclass(frozen=True)
 class Location:
-    """Where a data set was found: its ``.npz``, or the files of a set."""
+    """The location of a data set: its ``.npz``, or the files of a set."""
 
     name: str
     paths: tuple[Path, ...]
@@ -35,9 +35,11 @@ class Location:
 
     @property
     def num_bytes(self) -> int:
+        """The size of the files in bytes."""
         return sum(path.stat().st_size for path in self.paths)
 
     def read(self) -> Arrays:
+        """Return the arrays; raise ValueError if the files are not this data set."""
         keys = (*KEYS, *GROUP_KEYS)
         arrays = self.file_set.read(self.paths) if self.file_set else _read_npz(self.paths[0], keys)
         try:
@@ -46,7 +48,10 @@ class Location:
             raise ValueError(f"{self.where} is not {self.name}: {error}") from error
 
     def num_examples(self) -> tuple[int, int] | None:
-        """Count training and test examples without reading the images; for a set of files, the published numbers."""
+        """Return the numbers of training and test examples without reading the images.
+
+        For a set of files, these are the published numbers.
+        """
         if self.file_set is not None:
             return SOURCES[self.name].num_examples
         labels = _read_npz(self.paths[0], ("y_train", "y_test"))
@@ -54,10 +59,10 @@ class Location:
 
 
 def load_raw(name: str, data_dir: str | Path | None = None) -> Arrays:
-    """Load a data set by name from ``data_dir``, ``WAFL_DATA`` or the user's cache; download it if it is not there.
+    """Load a data set by name from ``data_dir``, ``WAFL_DATA`` or the user's cache; download it if it is missing.
 
-    ``x_train`` and ``x_test`` are images as bytes, ``[N, H, W]`` or ``[N, H, W, C]``, ``y_train`` and ``y_test`` their
-    labels, and ``u_train`` and ``u_test`` the groups of examples, if they are known.
+    ``x_train`` and ``x_test`` are images as bytes, ``[N, H, W]`` or ``[N, H, W, C]``, ``y_train`` and ``y_test`` are
+    their labels, and ``u_train`` and ``u_test`` the groups of examples, if known.
     """
     source, folder = source_of(name), data_folder(data_dir)
     location = locate(name, folder)
@@ -65,7 +70,7 @@ def load_raw(name: str, data_dir: str | Path | None = None) -> Arrays:
 
 
 def source_of(name: str) -> Source:
-    """What is known about a data set; an error that suggests a name if there is no such data set."""
+    """Return the facts about a data set; raise ValueError with a similar name if it does not exist."""
     if name in SOURCES:
         return SOURCES[name]
     if name == "digits":
@@ -77,7 +82,7 @@ def source_of(name: str) -> Source:
 
 
 def data_folder(data_dir: str | Path | None = None) -> Path:
-    """The folder that data sets are kept in; it need not exist yet."""
+    """Return the folder of data sets; it need not exist yet."""
     chosen = data_dir or os.environ.get("WAFL_DATA")
     if not chosen:
         from platformdirs import user_cache_dir
@@ -87,7 +92,7 @@ def data_folder(data_dir: str | Path | None = None) -> Path:
 
 
 def locate(name: str, data_dir: str | Path | None = None) -> Location | None:
-    """Where a data set is in the folder, or None if it would have to be downloaded."""
+    """Return the location of a data set in the folder, or None if it must be downloaded."""
     source_of(name)
     folder = data_folder(data_dir)
     _check_readable(folder)
@@ -100,7 +105,7 @@ def locate(name: str, data_dir: str | Path | None = None) -> Location | None:
 
 
 def _download(source: Source, folder: Path) -> Arrays:
-    """A data set that is fetched, parsed and written to the folder, by way of a temporary folder that is removed."""
+    """Download, parse and write a data set to the folder, through a temporary folder that is removed."""
     if not source.files:
         message = f"{source.name} is not in {folder}, and there is no file to download for it."
         raise FileNotFoundError(f"{message}\n{_remedy(source)}")
@@ -122,7 +127,7 @@ def _download(source: Source, folder: Path) -> Arrays:
 
 @contextmanager
 def _temporary_folder(source: Source, folder: Path) -> Generator[Path, None, None]:
-    """A temporary folder next to the final file, so only a rename is left; a read-only one fails before a download."""
+    """Create a temporary folder next to the final file; a read-only folder fails before a download."""
     new = not os.path.exists(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -142,13 +147,13 @@ def _temporary_folder(source: Source, folder: Path) -> Generator[Path, None, Non
 
 
 def _read_npz(path: Path, keys: tuple[str, ...]) -> Arrays:
-    """The arrays of a file by name, each read in full, so that a truncated file is noticed here and not in training."""
+    """Return the arrays of a file by name, each read in full, so that a truncated file raises an error here."""
     with reading(path):
         return read_npz(path, keys)
 
 
 def _checked(source: Source, arrays: Arrays) -> Arrays:
-    """Return the arrays of a data set; raise ValueError if one is missing or does not fit the data set."""
+    """Return the arrays of a data set; raise ValueError if one is missing or unsuitable."""
     if missing := [key for key in KEYS if key not in arrays]:
         raise ValueError(f"it lacks {', '.join(missing)}: it must have {', '.join(KEYS)}")
     if ("u_train" in arrays) != ("u_test" in arrays):
@@ -200,7 +205,7 @@ _ELSEWHERE = "name another folder with data_dir (--data-dir) or the environment 
 
 
 def _remedy(source: Source) -> str:
-    """What to put where, for a user who has the files or can get them elsewhere."""
+    """Return the remedy for users who have the files or can get them elsewhere."""
     size, last = " x ".join(map(str, source.image_shape)), source.num_classes - 1
     groups = f"; {', '.join(GROUP_KEYS)}: the {source.group}, if known" if source.group else ""
     kinds = f"uint8 images of {size}; integer labels 0 .. {last}{groups}"

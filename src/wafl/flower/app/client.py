@@ -1,4 +1,4 @@
-"""The ClientApp: the node answers each message from its data and the experiment of the Flower run."""
+"""Define the ClientApp: a node answers each message from its data and the experiment of the Flower run."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from wafl.flower.node.refusals import signed
 from wafl.flower.node.work import Node
 
 MOST = 4096
-"""Nodes that one process of a simulation remembers; they share the examples of the experiment's data set."""
+"""The maximum number of nodes that one process of a simulation remembers; they share the data set's examples."""
 
 
 @lru_cache(maxsize=MOST)
@@ -32,7 +32,7 @@ def reply(message: Message, context: Context) -> Message:
 
 
 def make_client_app(mods: Sequence[Mod] = ()) -> ClientApp:
-    """Make a ClientApp with Flower's mods around it, from the outside in."""
+    """Return a ClientApp with Flower's mods around it, from the outside in."""
     app = ClientApp(mods=list(mods))
     for kind in HANDLERS:
         category, _, action = kind.partition(".")

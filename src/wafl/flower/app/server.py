@@ -1,4 +1,4 @@
-"""The ServerApp: trains a study on nodes, or has them certify or find weights, as ``task`` says (docs/flower.md)."""
+"""Define the ServerApp, which trains, certifies or finds weights on nodes, by its ``task`` (docs/flower.md)."""
 
 import json
 import warnings
@@ -38,12 +38,12 @@ server_app = ServerApp()
 NODES = {"flower", "tolerance", "caps"}
 """The sections about nodes, which may change when a study is resumed."""
 FREE = NODES | {"engine", "checkpoint_every", "checkpoint_seconds", "trackers", "methods", "tune"}
-"""What need not be the same in a study and in the run config that resumes it; methods are compared one by one."""
+"""The sections that may differ between a study and the run config that resumes it; methods are compared separately."""
 
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the function that ``task`` in the run config names."""
+    """Run the function of the ``task`` in the run config."""
     values = {**OWN, **context.run_config}
     about_next = {"next-client": partial(next_client, kind="next"), "sets": partial(next_client, kind="sets")}
     tasks = {"train": train, "certify": certify, "mixture": mixture, **about_next}
@@ -88,7 +88,7 @@ def train(post: Post, values: Mapping[str, Any]) -> None:
 
 
 def mixture(post: Post, values: Mapping[str, Any]) -> None:
-    """Write the weights of the clients' mixture nearest to ``x`` in the file ``target``, which every node is shown."""
+    """Write the weights of the mixture nearest to ``x`` in the file ``target``, which every node receives."""
     experiment, aim = from_run_config(values), _target(values)
     clients = Finder(post, experiment, Path(str(values["target"])).parent)([])
     seed, roster = experiment.seeds[0], clients.roster

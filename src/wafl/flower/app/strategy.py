@@ -1,4 +1,4 @@
-"""WAFL as a Flower strategy: FedAvg that tells its clients what :func:`wafl.flower.train` needs."""
+"""Define WAFL as a Flower strategy: FedAvg that sends clients the options of :func:`wafl.flower.train`."""
 
 import math
 from collections import Counter
@@ -30,14 +30,14 @@ class WAFL(FedAvg):
     """FedAvg on ``phi_gamma``; clients must return :func:`wafl.flower.train`.
 
     All arguments are keyword arguments. With a radius, gamma is found during training, and the ball grows in the first
-    rounds of ``start``: ``strategy.gamma`` and ``strategy.radius`` are the current ones, and each round's metrics have
-    the gamma that was sent. The costs it is found from are not private: with
-    Flower's differential privacy, give gamma. Replies that are not finite or do not fit the model are left out, and so
-    are those that claim more than the caps allow; updates that are much longer than the others are shortened. If no
-    client could train in any round, ``start`` ends with an error.
+    rounds of ``start``. ``strategy.gamma`` and ``strategy.radius`` are the current values, and each round's metrics
+    contain the gamma that was sent. The costs for finding gamma are not private: with Flower's differential privacy,
+    give gamma. Replies are left out if they are not finite, do not fit the model, or claim more than the caps allow;
+    updates that are much longer than the others are shortened. If no client could train in any round, ``start`` ends
+    with an error.
 
-    Flower's other servers mix in: ``class Robust(WAFL, FedMedian): pass`` takes the median of the clients' models, and
-    FedAdam, FedYogi, FedTrimmedAvg, Krum or FedProx (whose proximal term clients then add) work the same way.
+    Flower's other servers mix in: ``class Robust(WAFL, FedMedian): pass`` takes the median of the clients' models,
+    FedAdam, FedYogi, FedTrimmedAvg, Krum and FedProx (with the proximal term at the clients) work the same way.
 
     Args:
         gamma: the price of transport; a smaller gamma is a larger ball. Without gamma and radius it is 0.5.
@@ -45,29 +45,29 @@ class WAFL(FedAvg):
         norm: the ground norm, 1, 2 or inf.
         power: the order of the transport cost, 1 or 2.
         label_cost: the price of changing a label; inf keeps labels fixed.
-        steps: the most steps of the inner ascent.
+        steps: the maximum number of steps of the inner ascent.
         tolerance: an example stops this close to its fixed point, relative to its move; 0 takes all steps.
-        restarts: random starts in addition to the example itself.
-        bounds: a box ``(low, high)`` that moved examples stay in; without one they may go anywhere, as a strategy does
+        restarts: the number of random starts in addition to the example itself.
+        bounds: a box ``(low, high)`` that limits moved examples; by default there is no limit, since a strategy does
             not know the data.
-        strict: clients use no gamma below the concavity limit of the model they are sent; needs a radius and a
-            linear model. ``strategy.gamma`` may then be below the gamma that clients used; with a radius, power=1 and
-            no bounds it is what that gamma exceeds the model's steepest slope by.
+        strict: clients use no gamma below the concavity limit of their model; needs a radius and a linear model.
+            ``strategy.gamma`` may then be below the gamma that clients used; with a radius, power=1 and no bounds it is
+            the excess of that gamma over the model's steepest slope.
         space: the name of a layer: its output is moved instead of the inputs, which may then be integers.
         cost_matrix: the matrix A of a ground cost ``||A^-1 (x_adv - x)||``, or one number per feature for a diagonal A.
         clip: an update more than this many times as long as the round's median is shortened to that length; of two
             updates, the longer is compared with the shorter. With a radius, a cost counts for at most this many times
             the round's median. The default is 2.5; ``math.inf`` limits none.
         caps: the most that a client may claim, a :class:`wafl.Caps`; here its ``examples``, ``cost`` and
-            ``client_share`` count, the last by default as on nodes: twice an equal share.
+            ``client_share`` count; the default ``client_share`` is twice an equal share, as on nodes.
         fraction_train: FedAvg's share of nodes that train in a round.
         fraction_evaluate: FedAvg's share of nodes that evaluate in a round.
         min_train_nodes: FedAvg's least number of nodes that train.
         min_evaluate_nodes: FedAvg's least number of nodes that evaluate.
         min_available_nodes: FedAvg's least number of connected nodes.
         weighted_by_key: the metric by which FedAvg weights replies, by default ``num-examples``.
-        arrayrecord_key: what FedAvg calls the record of arrays.
-        configrecord_key: what FedAvg calls the record of the train config.
+        arrayrecord_key: FedAvg's name of the record of arrays.
+        configrecord_key: FedAvg's name of the record of the train config.
         train_metrics_aggr_fn: FedAvg's function that averages the metrics of training.
         evaluate_metrics_aggr_fn: FedAvg's function that averages the metrics of evaluation.
 
@@ -92,6 +92,7 @@ class WAFL(FedAvg):
         self._rounds_trained = self._rounds_asked = 0
 
     def summary(self) -> None:
+        """Log the options of the strategy."""
         radius = self.objective.target_radius
         goal = "" if radius is None else f", to be found for radius {radius:g}"
         log(INFO, "\t├──> WAFL: gamma %g%s", self.gamma, goal)
@@ -100,6 +101,7 @@ class WAFL(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
+        """Return the messages of a round, with the objective's options in the train config."""
         self._sent = arrays
         for name, value in self._plain_options().items():
             config[PREFIX + name] = value
@@ -108,6 +110,7 @@ class WAFL(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Return the averaged arrays and metrics of valid replies, and update gamma."""
         replies = list(replies)
         counted = self._believed(self._usable(replies))
         arrays, metrics = super().aggregate_train(server_round, [*counted, *filter(Message.has_error, replies)])

@@ -1,4 +1,4 @@
-"""A client's round in your own Flower app: its examples are moved, and the model learns from where they went."""
+"""Run a client's round in your own Flower app: move its examples, and train the model on the moved ones."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,23 +19,23 @@ from wafl.tasks.structured import make_task
 from wafl.tasks.task import Loss, Task
 
 PREFIX = "wafl-"
-"""How the names begin under which the strategy tells clients its options in the train config."""
+"""The prefix of the strategy's options in the train config."""
 
 COST = "transport-cost"
 """The metric from which the gamma of a radius is found."""
 
 HEADER = 1024
-"""The most bytes by which numpy's headers of two like arrays may differ."""
+"""The maximum difference in bytes between numpy's headers of two equal arrays."""
 
 PROXIMAL = "proximal-mu"
-"""The name under which Flower's FedProx tells clients how strongly to hold on to the server's model."""
+"""The name of FedProx's strength in Flower's messages."""
 
 _INPUTS, _LABELS = ("image", "img", "x", "pixel_values"), ("label", "labels", "y")
 _RATES = ("lr", "learning-rate")
 
 Record = TypeVar("Record")
 Step = Callable[[Tensor, Tensor], Tensor]
-"""A function that gives the parameters after a step, from those before it and the gradient, both ``[1, P]``."""
+"""A function that returns the parameters after a step, from the parameters and the gradient, both ``[1, P]``."""
 
 
 def train(
@@ -52,19 +52,19 @@ def train(
 ) -> Message:
     """Train the model on phi_gamma, starting from the message's arrays, with one step of plain SGD per batch.
 
-    With Flower's FedProx mixed into the strategy, each step also holds on to the message's arrays.
+    With Flower's FedProx mixed into the strategy, each step is also pulled toward the message's arrays.
 
     Args:
         model: the model; it is changed in place.
-        loader: gives batches ``(x, y)``, whatever comes after them, or dicts with image, img, x or pixel_values, and
-            label, labels or y.
-        message: from a server whose strategy is :class:`wafl.flower.WAFL`.
+        loader: batches ``(x, y)``, perhaps with further items, or dicts with image, img, x or pixel_values, and label,
+            labels or y.
+        message: the message of a server whose strategy is :class:`wafl.flower.WAFL`.
         context: Flower's context of the ClientApp.
         lr: the learning rate; by default "lr" or "learning-rate" of the train config or of the run config.
-        local_epochs: how often the loader is gone through; by default "local-epochs" of the run config, or 1.
+        local_epochs: the number of passes over the loader; by default "local-epochs" of the run config, or 1.
         loss: "cross_entropy", "squared_error", or your own loss.
-        optimizer: takes the steps instead of plain SGD; made of ``model.parameters()``, and has its own learning rate.
-        device: where to train; by default where the model is.
+        optimizer: an optimizer of ``model.parameters()`` that replaces plain SGD and has its own learning rate.
+        device: the device of training; by default the model's device.
 
     Returns:
         The reply: the arrays, and the metrics train_loss and transport-cost, means over all examples and epochs, and
@@ -157,7 +157,7 @@ def _descend(
 
 
 def _stepped(optimizer: torch.optim.Optimizer, model: nn.Module, task: Task) -> Step:
-    """Steps that the optimizer takes with the model's own parameters, wherever they are."""
+    """Return a step by the optimizer, on the model's own parameters and device."""
 
     def take(params: Tensor, gradient: Tensor) -> Tensor:
         _write(model, task, params)
@@ -172,7 +172,7 @@ def _stepped(optimizer: torch.optim.Optimizer, model: nn.Module, task: Task) -> 
 
 
 def _held(step: Step, start: Tensor, mu: float) -> Step:
-    """FedProx's step: the gradient of ``mu / 2 ||params - start||^2`` is added (Li et al., MLSys 2020)."""
+    """Return FedProx's step, which adds the gradient of ``mu / 2 ||params - start||^2`` (Li et al., MLSys 2020)."""
     return step if mu == 0 else lambda params, gradient: step(params, gradient + mu * (params - start))
 
 

@@ -1,4 +1,4 @@
-"""A node's side: its own data, what it may be asked, and what it keeps.
+"""Implement a node: its own data, the queries it answers, and the values it keeps.
 
-A node answers with the embedded engine; nothing that a server sends is trusted.
+A node answers with the embedded engine, and trusts nothing from a server.
 """

@@ -1,4 +1,4 @@
-"""What the app says about a query's numbers: a server may send no others."""
+"""Check a query's numbers against the app: a server must not send other numbers."""
 
 from wafl.flower.wire.values import WireError
 from wafl.objectives.base import learner_of
@@ -8,7 +8,7 @@ from wafl.train.spec import Spec
 
 
 def check_values(query: Query, spec: Spec) -> None:
-    """Raise WireError unless the round, the seed and the scalars of a query are those of the app's run.
+    """Raise WireError unless a query's round, seed and scalars belong to the app's run.
 
     A learned gamma and its radius change from round to round; they must stay within their ranges.
     """

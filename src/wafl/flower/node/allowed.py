@@ -1,4 +1,4 @@
-"""The models about which a node answers: by default the first one; others if its operator allows them by digest."""
+"""Choose the models about which a node answers: the first one, or digests that its operator allows."""
 
 import os
 import re
@@ -14,18 +14,18 @@ from wafl.receipts.answered import Answered, AnsweredBeforeError
 from wafl.receipts.questions import Questions
 
 ALLOWED = "WAFL_ALLOW_MODELS"
-"""A variable of the node's own environment, which `wafl flower node --allow-model` sets."""
+"""A variable of the node's environment, which `wafl flower node --allow-model` sets."""
 
 
 class Answers:
-    """What a node's clients have answered; `allowed` are digests of models, or none for the first one."""
+    """The answers of a node's clients; `allowed` are digests of models, or empty for only the first model."""
 
     def __init__(self, folder: Path, allowed: Collection[str]) -> None:
         self._answered, self._allowed = Answered(folder), frozenset(allowed)
 
     @contextmanager
     def once(self, name: str, model: str, questions: Questions, client: Federation) -> Generator[None, None, None]:
-        """A block that answers; it raises WireError at the start if the client must not, and is recorded at the end."""
+        """Record an answer at the end of the block; raise WireError at the start if the client must not answer."""
         if self._allowed and model not in self._allowed:
             raise WireError(f"the model {model} is not among those that this node answers about (--allow-model)")
         who = f"{questions.digest}\n{name}\n{model if self._allowed else ''}"
@@ -38,7 +38,7 @@ class Answers:
 
 
 def allowed_models(node_config: Mapping[str, Any]) -> list[str]:
-    """Return the digests that a node's configuration allows (``allow-model``), or those of $WAFL_ALLOW_MODELS."""
+    """Return the digests that a node's configuration (``allow-model``) or $WAFL_ALLOW_MODELS allows."""
     named = str(node_config.get("allow-model") or os.environ.get(ALLOWED, ""))
     digests = [digest.strip() for digest in named.split(",") if digest.strip()]
     for digest in digests:

@@ -1,4 +1,4 @@
-"""The app that runs on a node: the run config in force there, and the functions that its experiment may name."""
+"""Load the app on a node: the run config in force, and the functions that its experiment may name."""
 
 import json
 import os
@@ -16,15 +16,15 @@ from wafl.flower.wire.overrides import AppConfig
 from wafl.flower.wire.values import WireError
 
 INSTALLED = "WAFL_INSTALLED_CODE"
-"""A variable of the node's own environment: if set, experiments may also name functions of installed packages."""
+"""A variable of the node's environment; if set, experiments may also name functions of installed packages."""
 
 
 @cache
 def load_app(run_config: str, *, own_data: bool) -> dict[str, Any]:
     """Return the run config of a node's experiment, and load the modules that it names from the app's folder.
 
-    Nothing is imported before all of it is checked. With ``own_data`` the node's data are its own: what the experiment
-    names for them does not count, and a Flower run may change only what the app opens.
+    Nothing is imported before all of it is checked. With ``own_data`` the node has its own data: the experiment's data
+    settings do not count, and a Flower run may change only the app's open keys.
     """
     folder, config = _find()
     try:

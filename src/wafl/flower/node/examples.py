@@ -1,4 +1,4 @@
-"""Queries about examples themselves, without a model: cuts, class means and spreads."""
+"""Answer queries about examples without a model: cuts, class means and spreads."""
 
 import math
 from collections.abc import Sequence
@@ -18,14 +18,17 @@ from wafl.weights.transport import exchange
 from wafl.weights.transport.clouds import Sampling, read_client
 
 POINTS, FEWEST_POINTS = 1000, 50
-"""The most examples of a client that count in a mixture, as in :func:`wafl.weights.mixture`, and the fewest."""
+"""The maximum and minimum number of a client's examples in a mixture.
+
+The maximum is the default of :func:`wafl.weights.mixture`.
+"""
 
 
 @dataclass(frozen=True)
 class CutsQuery:
-    """A query for each client's cut: how at most ``points`` of its examples spread over the target, for potentials g.
+    """A query for each client's cut: the distribution of at most ``points`` examples over the target, for potentials g.
 
-    ``numbers`` are the clients' indices among all clients; they and the seed decide which examples are drawn.
+    ``numbers`` are the clients' indices among all clients; they and the seed determine the drawn examples.
     """
 
     names: tuple[str, ...]
@@ -36,11 +39,13 @@ class CutsQuery:
     seed: int
 
     def encode(self) -> RecordDict:
+        """Return the message."""
         drawn = {"names": self.names, "numbers": self.numbers, "points": self.points, "seed": self.seed}
         content = config_only("query", **drawn, count=len(self.g))
         return with_arrays(content, "params", target=self.target, g=self.g)
 
     def read(self, reply: RecordDict) -> tuple[Tensor, Tensor]:
+        """Return each client's mean and shares; raise WireError for invalid shares."""
         clients = len(self.names)
         means = read_doubles(reply, "numbers", "means", (clients,))
         shares = read_doubles(reply, "numbers", "shares", (clients, len(self.g)))
@@ -58,7 +63,7 @@ def _check_size(node: Node, names: Sequence[str], least: int) -> None:
 
 
 def cuts(node: Node, content: RecordDict) -> RecordDict:
-    """Reply with each client's cut: the mean of its potential, and how its examples spread over the target."""
+    """Reply with each client's cut: the mean of its potential, and the distribution of its examples over the target."""
     read = Reader(content, "query")
     count, names = read.one("count", int, 1, exchange.MOST_POINTS), read.different("names")
     numbers = read.many("numbers", int, len(names), 0, LARGEST)
@@ -87,9 +92,11 @@ class MeansQuery:
     features: int
 
     def encode(self) -> RecordDict:
+        """Return the message."""
         return config_only("query", names=self.names)
 
     def read(self, reply: RecordDict) -> ClassMeans:
+        """Return the class means of a reply."""
         read, count = Reader(reply, "reply"), len(self.names)
         labels = read.many("labels", int, None, 0, self.num_outputs - 1)
         owners = read.many("places", int, len(labels), 0, count - 1)
@@ -132,6 +139,7 @@ class SpreadQuery:
     names: tuple[str, ...]
 
     def encode(self) -> RecordDict:
+        """Return the message."""
         return config_only("query", names=self.names)
 
     def read(self, reply: RecordDict) -> list[tuple[float, int]]:

@@ -1,4 +1,4 @@
-"""A node's greeting: what it reports about itself and its clients."""
+"""Define a node's greeting: its facts about itself and its clients."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from wafl.flower.node.refusals import LONGEST_NAME, check_refusal
 from wafl.flower.wire.values import LARGEST, Reader, WireError, config_only, short
 
 LONGEST_CLIENT = 200
-"""Characters of the name of a client or a class."""
+"""The maximum length of the name of a client or a class."""
 
 
 @dataclass(frozen=True)
@@ -27,19 +27,21 @@ class Hello:
     unit: str
     bounds: tuple[float, float] | None
     node: str = ""
-    """What its operator calls the node."""
+    """The operator's name of the node."""
     labels: tuple[str, ...] = ()
     """The names of the classes, if they have any."""
     small: tuple[str, ...] = ()
-    """Clients that have too few examples to take part."""
+    """The clients that have too few examples to take part."""
     privacy: str = ""
-    """How a private node adds noise."""
+    """The noise of a private node, in words."""
 
     def encode(self) -> RecordDict:
+        """Return the message."""
         return config_only("reply", **{**vars(self), "node": self.node or None, "privacy": self.privacy or None})
 
     @classmethod
     def decode(cls, content: RecordDict, with_sizes: bool) -> Self:
+        """Return the greeting in a message; raise WireError if it is not valid."""
         check_refusal(content)
         read = Reader(content, "reply")
         names = read.different("names")
@@ -78,11 +80,11 @@ class Hello:
 
     @property
     def kind(self) -> tuple[tuple[int, ...], str, tuple[float, float] | None, bool]:
-        """What the examples of all nodes must have in common."""
+        """The properties that the examples of all nodes must share."""
         return self.shape, self.unit, self.bounds, self.classes > 0
 
     def without(self, names: Collection[str]) -> Self:
-        """Return the same node without these clients."""
+        """Return the greeting without these clients."""
         indices = [index for index, name in enumerate(self.names) if name not in names]
         return replace(
             self,

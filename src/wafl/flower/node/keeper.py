@@ -1,6 +1,6 @@
-"""The process that lives as long as a node counts what is spent of privacy, for the processes of single messages.
+"""Count the spent privacy in the process that lives as long as a node, for the processes of single messages.
 
-A process of one message knows nothing of earlier ones: it would believe files that somebody has restored.
+A process of one message knows nothing of earlier ones: it would trust files that were restored from a backup.
 """
 
 import json
@@ -19,9 +19,9 @@ from wafl.flower.wire.values import WireError
 from wafl.train.privacy.records import RecordPrivacy
 
 KEEPER = "WAFL_KEEPER"
-"""A variable of the node's own environment: the socket of the process that counts."""
+"""A variable of the node's environment: the socket of the counting process."""
 LONGEST = 2**20
-"""Bytes of a question and of its answer, each one line."""
+"""The maximum number of bytes of a question and of its answer, each one line."""
 
 
 class KeptLedger(Ledger):
@@ -32,6 +32,7 @@ class KeptLedger(Ledger):
         self._path = path
 
     def spend(self, steps: Mapping[str, int], privacy: RecordPrivacy) -> None:
+        """Count steps in the other process; raise WireError if a client has too little privacy left."""
         with socket(AF_UNIX, SOCK_STREAM) as keeper, keeper.makefile("rb") as said:
             keeper.connect(self._path)
             keeper.sendall(json.dumps(dict(steps)).encode() + b"\n")
@@ -43,13 +44,13 @@ class KeptLedger(Ledger):
 
 
 def ledger_in(folder: Path) -> Ledger:
-    """Return the ledger in a node's state folder, which the node's own process keeps if there is one that does."""
+    """Return the ledger in a node's state folder; the node's own process keeps it, if it runs."""
     path = os.environ.get(KEEPER)
     return KeptLedger(folder, path) if path else Ledger(folder)
 
 
 def keep(ledger: Ledger, privacy: RecordPrivacy, path: Path) -> None:
-    """Count in this process, for others that find the socket at a path; only this user may reach its folder."""
+    """Count in this process, for others that find the socket at a path; only this user can reach its folder."""
     listener = socket(AF_UNIX, SOCK_STREAM)
     listener.bind(str(path))
     listener.listen()

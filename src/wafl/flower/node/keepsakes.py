@@ -1,4 +1,4 @@
-"""What clients keep between rounds, such as FedRobust's maps and SCAFFOLD's control variates, in files on their node.
+"""Store the clients' memory, such as FedRobust's maps and SCAFFOLD's control variates, in files on their node.
 
 Flower's own state would be lost with the Flower run.
 """
@@ -14,27 +14,27 @@ from wafl.results.progress import ClientState
 
 
 def state_folder(node_config: Mapping[str, Any]) -> Path:
-    """Where a node keeps files: ``state`` in its configuration, otherwise $WAFL_STATE, otherwise in Flower's folder."""
+    """Return the folder of a node's files: ``state`` in its configuration, $WAFL_STATE, or Flower's folder."""
     named = node_config.get("state") or os.environ.get("WAFL_STATE")
     home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
     return Path(str(named)) if named else home / "wafl"
 
 
 class Keepsakes:
-    """The files of what clients keep, per run and round; what was kept before a round stays until it is surely over."""
+    """The files of the clients' memory, per run and round; older memory stays until its round is certainly over."""
 
     def __init__(self, folder: Path, training: str, entry: str) -> None:
         self._folder = folder / sha256(f"{training}\n{entry}".encode()).hexdigest()[:32]
 
     def before(self, run: int, name: str, round: int) -> ClientState | None:
-        """What the client kept in its last round before this one."""
+        """Return the client's memory after its last round before this one."""
         from safetensors.torch import load
 
         earlier = [number for number in self._rounds(run, name) if number < round]
         return load(self._file(run, name, earlier[-1]).read_bytes()) if earlier else None
 
     def keep(self, run: int, name: str, round: int, kept: ClientState, saved: int) -> None:
-        """Keep this after the round; files that no resume from round ``saved`` on could need are removed."""
+        """Store the memory after the round; remove files that no resume from round ``saved`` on could need."""
         from safetensors.torch import save
 
         self._folder.mkdir(parents=True, exist_ok=True)

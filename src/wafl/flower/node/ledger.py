@@ -1,7 +1,7 @@
-"""What a node's clients have spent of their privacy, in two files that all runs and apps share.
+"""Record the privacy that a node's clients have spent, in two files that all runs and apps share.
 
-What was spent is the largest number in either file and in the process that counts (``keeper.py``), so that a file that
-somebody restores does not bring privacy back. If both are restored while no process of the node runs, it does.
+The spent amount is the largest number in either file and in the counting process (``keeper.py``), so restoring one file
+from a backup does not restore privacy. Restoring both while no process of the node runs does.
 """
 
 import math
@@ -19,14 +19,14 @@ from wafl.train.privacy.accountant import epsilon_of
 from wafl.train.privacy.records import RecordPrivacy
 
 ROUNDING = 1e-9
-"""How far above the budget a sum of costs may be rounded, as a fraction of it."""
+"""The rounding tolerance of a sum of costs above the budget, as a fraction of it."""
 
 
 class Ledger:
     """The sum of ``1 / z^2`` over the noisy steps of each client, with noise multipliers z.
 
-    A client with a sum of s has spent as much as by one release with the noise multiplier ``s^(-1/2)``, also if a
-    server chose each step after it had seen the last (Smith and Thakurta, "Fully adaptive composition for Gaussian
+    A client with a sum of s has spent the same as with one release with the noise multiplier ``s^(-1/2)``, even if a
+    server chose each step after seeing the last one (Smith and Thakurta, "Fully adaptive composition for Gaussian
     differential privacy", 2022).
     """
 
@@ -40,7 +40,7 @@ class Ledger:
     def spend(self, steps: Mapping[str, int], privacy: RecordPrivacy) -> None:
         """Count steps of each client before they are taken; count none and raise WireError if one has too little left.
 
-        Steps that are counted stay counted, whatever becomes of the answer.
+        Counted steps stay counted, even if the answer is lost.
         """
         with self._locked():
             spent, most = self._read(), privacy.budget * (1.0 + ROUNDING)
@@ -79,7 +79,7 @@ class Ledger:
 
 
 def _read(file: Path) -> dict[str, float]:
-    """Return what a file shows; a file that is missing shows nothing, and one that is damaged is an error."""
+    """Return the content of a file, empty if the file is missing; raise an error if it is damaged."""
     if not file.exists():
         return {}
     try:

@@ -1,4 +1,4 @@
-"""What servers may ask about a node's own data: limits that only the node's operator changes, and a count on disk.
+"""Limit a server's questions about a node's own data; only the node's operator can change the limits.
 
 Limits are no proof of privacy: they end attacks that need single examples, or more questions than training needs.
 """
@@ -24,7 +24,7 @@ PATIENCE = 60.0
 class Limits:
     """The fewest examples behind an update, the most questions about a client in all, and the most steps of a round.
 
-    A step computes one gradient, by the parameters or by the examples.
+    One step computes one gradient, in the parameters or in the examples.
     """
 
     min_examples: int = 16
@@ -33,7 +33,7 @@ class Limits:
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any]) -> Self:
-        """Return the limits of a node's configuration, otherwise of its own environment."""
+        """Return the limits of a node's configuration, or of its environment."""
         values = {name: _whole_number(key, node_config) for name, key in KEYS.items()}
         return cls(**{name: value for name, value in values.items() if value is not None})
 
@@ -42,7 +42,7 @@ KEYS = {"min_examples": MIN_EXAMPLES, "max_questions": MAX_QUESTIONS, "max_steps
 
 
 def variable(key: str) -> str:
-    """Return the variable of a node's own environment that `wafl flower node` sets for an option.
+    """Return the environment variable of a node that `wafl flower node` sets for an option.
 
     >>> variable("min-examples")
     'WAFL_MIN_EXAMPLES'
@@ -60,13 +60,13 @@ def _whole_number(key: str, node_config: Mapping[str, Any]) -> int | None:
 
 
 class Questions:
-    """The number of questions that were answered about each client, in a file that all runs and apps share."""
+    """The number of answered questions about each client, in a file that all runs and apps share."""
 
     def __init__(self, folder: Path, most: int) -> None:
         self._file, self._most = folder / "questions.json", most
 
     def count(self, names: Collection[str], questions: int) -> None:
-        """Count this many more questions about each client; count none and raise WireError if one has had too many."""
+        """Count these questions about each client; count none and raise WireError if one has had too many."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
         busy = WireError(f"another process has had the count of questions for {PATIENCE:g} s: ask again")
         with lock(self._file.with_suffix(".lock"), PATIENCE, busy):

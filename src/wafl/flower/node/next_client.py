@@ -1,4 +1,4 @@
-"""The query about the next client: each calibration client answers the app's questions, about one model."""
+"""Answer the query about the next client: each calibration client answers the app's questions about one model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from wafl.receipts.questions import Questions
 from wafl.receipts.reply import Reply, TooFewExamplesError, reply_of
 
 FEW = "too few examples"
-"""What a node says about a client that is not of the population."""
+"""The reply for a client outside the population."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,13 @@ class NextClientQuery:
     questions: Questions
 
     def encode(self) -> RecordDict:
+        """Return the message."""
         content = config_only("query", names=self.names, outputs=self.num_outputs, invited=self.invited)
         content["params"] = arrays(**self.state)
         return content
 
     def read(self, reply: RecordDict) -> list[Reply | str]:
-        """Return each client's reply, or why it has none."""
+        """Return each client's reply, or the reason why it has none."""
         read, count, questions = Reader(reply, "reply"), len(self.names), self.questions
         faults, reasons = read.many("faults", str, count), read.many("reasons", str, count)
         sizes, radii = read.many("sizes", int, count, 0, LARGEST), len(questions.radii)
@@ -70,11 +71,11 @@ class NextClientQuery:
 
 
 LONGEST = 200
-"""Characters of a sentence about a client."""
+"""The maximum length of a sentence about a client."""
 
 
 def next_client(node: Node, content: RecordDict) -> RecordDict:
-    """Reply with the numbers of each client that the app's questions ask for, or with why there are none."""
+    """Reply with each client's numbers for the app's questions, or with the reason why there are none."""
     questions = node.experiment.questions
     if questions is None:
         raise WireError("the app asks no questions about the next client: write [questions] into its experiment")

@@ -1,4 +1,4 @@
-"""A private node: its operator has it add noise in every local step, and answer nothing else."""
+"""Run a private node, which adds noise in every local step and answers no other queries."""
 
 import os
 from collections import Counter
@@ -26,7 +26,7 @@ from wafl.train.privacy.records import RecordPrivacy, Units, check_computable, p
 from wafl.train.spec import Spec
 
 PRIVACY, GROUP = "privacy", "group"
-"""A key of a node's configuration, also an option of `wafl flower node`; and a word of its value."""
+"""A key of a node's configuration, also an option of `wafl flower node`, and a word in its value."""
 ANSWERED = ("query.hello", "train")
 """The types of messages that a private node answers."""
 EXAMPLE = "'epsilon=4 delta=1e-5 clip_norm=1 steps=100'"
@@ -34,14 +34,14 @@ EXAMPLE = "'epsilon=4 delta=1e-5 clip_norm=1 steps=100'"
 
 @dataclass(frozen=True)
 class Private:
-    """How a node adds noise; its units are examples, or those with the same value of the array ``group``."""
+    """The noise of a node; its units are examples, or groups of examples with the same value of ``group``."""
 
     privacy: RecordPrivacy
     group: str = ""
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any]) -> Self | None:
-        """Return what a node's configuration says, otherwise its own environment; None if it says nothing."""
+        """Return the privacy in a node's configuration, or in its environment; None if there is none."""
         text = str(node_config.get(PRIVACY) or os.environ.get(variable(PRIVACY), ""))
         if not text:
             return None
@@ -58,12 +58,12 @@ class Private:
 
     @property
     def words(self) -> str:
-        """What the server is told, and prints."""
+        """The privacy in words, for the server."""
         unit = f"each {self.group}" if self.group else "each example"
         return f"epsilon {self.privacy.epsilon:g} and delta {self.privacy.delta:g} for {unit}"
 
     def site(self, site: Site, source: Any, data: Data) -> Site:
-        """Return the site with the unit of each training example; raise if anything else about it follows from data."""
+        """Return the site with the unit of each training example; raise if other facts about it come from the data."""
         clients = site.federation
         if clients.train.prepare.name in STATISTICS:
             raise ConfigError(
@@ -99,7 +99,7 @@ class Private:
     def answer(
         self, query: NodeQuery, spec: Spec, client: ClientTask, rows: Mapping[int, int], site: Site, ledger: Ledger
     ) -> list[Replies]:
-        """Count the steps of this query, take them, and return the replies; ``rows`` has each client's row."""
+        """Count the steps of this query, take them, and return the replies; ``rows`` contains each client's row."""
         first = query.queries[0]
         why = "asks for iterates" if first.iterates else why_not_private(spec, client, first.params)
         if why is not None:

@@ -1,4 +1,4 @@
-"""Queries that a node answers: clients' work, tests and surveys; the list of all of them."""
+"""Answer queries on a node: clients' work, tests and surveys; with the list of all queries."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -44,11 +44,11 @@ from wafl.train.spec import Spec
 from wafl.train.survey import Survey, SurveyReplies
 
 MOST_SETTINGS = 10_000
-"""The most settings of the objective in one survey."""
+"""The maximum number of settings of the objective in one survey."""
 
 
 def hello(node: Node, content: RecordDict) -> RecordDict:
-    """Reply with this node's clients and with what a model for them must fit; add their sizes if the query asks."""
+    """Reply with this node's clients and the required sizes of a model; add the clients' sizes if requested."""
     clients, rows, small = node.site.federation, node.site.rows, too_small(node)
     if small:
         log(WARNING, "%s", small)
@@ -93,7 +93,7 @@ def work(node: Node, content: RecordDict) -> RecordDict:
 
 
 def _with_shape(spec: Spec, node: Node, content: RecordDict) -> Spec:
-    """Give the spec the cost matrix of the ball that came with the query, if its method takes it from the clients."""
+    """Return the spec with the cost matrix in the query, if its method takes the matrix from the clients."""
     if not spec.asks_cost_matrix:
         return spec
     features = math.prod(node.site.federation.input_shape)
@@ -133,6 +133,7 @@ class TestQuery:
     split: Split = "test"
 
     def encode(self) -> RecordDict:
+        """Return the message."""
         about = {"names": self.names, "attacked": self.attacked, "outputs": self.num_outputs, "seed": self.seed}
         content = config_only("query", **about, part=None if self.split == "test" else self.split)
         return with_arrays(content, "params", params=self.params)
@@ -181,6 +182,7 @@ class SurveyQuery:
     split: Split = "train"
 
     def encode(self) -> RecordDict:
+        """Return the message."""
         bound = self.report.bound if isinstance(self.report, Moments) else self.report
         scalars = sorted(self.settings[0])
         content = config_only(
@@ -199,6 +201,7 @@ class SurveyQuery:
         return with_arrays(content, "params", params=self.params)
 
     def read(self, reply: RecordDict) -> SurveyReplies:
+        """Return the survey's replies."""
         shape = (len(self.settings), len(self.names))
         value, cost = (read_doubles(reply, "numbers", name, shape) for name in ("value", "cost"))
         if not isinstance(self.report, Moments):
@@ -231,9 +234,9 @@ def survey(node: Node, content: RecordDict) -> RecordDict:
 
 @dataclass(frozen=True)
 class GraphQuery:
-    """A query whether the model at ``params`` computes what its graph of layers computes, on all examples of clients.
+    """A query whether the model at ``params`` computes the same as its graph of layers, on all examples of clients.
 
-    ``params`` are those of the model itself, from which its graph may compute other weights.
+    ``params`` are the model's own parameters, from which its graph may compute other weights.
     """
 
     names: tuple[str, ...]
@@ -241,10 +244,12 @@ class GraphQuery:
     num_outputs: int
 
     def encode(self) -> RecordDict:
+        """Return the message."""
         content = config_only("query", names=self.names, outputs=self.num_outputs)
         return with_arrays(content, "params", params=self.params)
 
     def read(self, reply: RecordDict) -> bool:
+        """Return whether model and graph agree."""
         return Reader(reply, "reply").one("same", bool)
 
 
@@ -259,7 +264,7 @@ def graph(node: Node, content: RecordDict) -> RecordDict:
 
 
 def _report(read: Reader, *, linear: bool) -> Report:
-    """Read which bound the query asks for in addition to the loss."""
+    """Read the requested bound, in addition to the loss."""
     name, norm = read.one("report", str), float(read.one("norm", str))
     check_norm(norm)
     if name not in REPORTS or (name == "error" and not linear):
@@ -286,7 +291,7 @@ TASKS = {
     "query.cuts": "mixture",
     "query.next_client": "next-client",
 }
-"""The task that a type of message belongs to, if that is not training."""
+"""The task of a type of message, if it is not training."""
 
 
 def answer(kind: str, node: Callable[[], Node], content: RecordDict) -> RecordDict:

@@ -1,6 +1,6 @@
-"""Why a node did not do what it was asked: a code and a safe sentence travel, the whole error stays in its own log.
+"""Report why a node did not answer: it sends a code and a safe sentence, and logs the whole error locally.
 
-An error's own text may quote a patient's name or a path; only what a node says about the message itself is sent.
+An error's own text may quote a patient's name or a path, so only statements about the message itself are sent.
 """
 
 from logging import ERROR
@@ -13,18 +13,18 @@ from wafl.flower.wire.values import LONGEST, Reader, WireError, config_only
 
 MESSAGE = "message"
 LONGEST_NAME = 100
-"""Characters of a node's name."""
+"""The maximum length of a node's name."""
 SENTENCES = {
     "setup": "it cannot read the experiment or open its data",
     "unfit": "the model or the method does not fit its examples",
     "memory": "it ran out of memory",
     "error": "its work ended with an error",
 }
-"""What the server is told instead of an error's own text, by code."""
+"""The sentences for the server that replace an error's own text, by code."""
 
 
 def refused(error: Exception, *, setup: bool = False) -> RecordDict:
-    """Return a refusal with what the server may know about an error, and log the whole error.
+    """Return a refusal with the facts about an error that the server may know, and log the whole error.
 
     With ``setup``, the node could not be opened.
     """
@@ -52,6 +52,7 @@ def _told(error: Exception, *, setup: bool = False) -> tuple[str, str]:
 
 
 def refusal(code: str, why: str) -> RecordDict:
+    """Return the message of a refusal."""
     return config_only("refused", code=code, why=why[:LONGEST])
 
 

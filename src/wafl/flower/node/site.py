@@ -1,4 +1,4 @@
-"""A node's own data: a folder or a function, named by the node's own configuration and never by the server."""
+"""Open a node's own data: a folder or a function in the node's configuration, never named by the server."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ from wafl.train.lanes.lanes import free_bytes
 
 @dataclass(frozen=True)
 class Site:
-    """The clients that a node holds: ``rows`` has the row of each in ``federation``, by name.
+    """The clients on a node: ``rows`` contains the row of each in ``federation``, by name.
 
     ``numbers`` are their indices among all clients, if the node knows them. The data are its ``own`` if its
     configuration names them; otherwise they are a part of the experiment's data set.
@@ -31,18 +31,18 @@ class Site:
     numbers: Mapping[str, int] | None = None
     own: bool = False
     small: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Clients that take no part, because they have too few training examples, and how many they have."""
+    """The clients that take no part because they have too few training examples, and their numbers of examples."""
     units: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     """The unit of each training example of each client, counted from 0, if the node is private."""
 
     def size(self, name: str) -> int:
-        """Return how many training examples a client has, or units."""
+        """Return the number of training examples of a client, or of its units."""
         if name in self.units:
             return len(self.units[name].unique())
         return int(self.federation.train.num_examples[self.rows[name]])
 
     def without_small(self, least: int) -> Self:
-        """Return the same site without clients of fewer training examples."""
+        """Return the site without clients of fewer training examples."""
         sizes = {name: self.size(name) for name in self.rows}
         rows = {name: row for name, row in self.rows.items() if sizes[name] >= least}
         return replace(self, rows=rows, small={name: size for name, size in sizes.items() if size < least})
@@ -95,9 +95,9 @@ def _partition(node_config: Mapping[str, Any], data: Data) -> Site:
 
 @lru_cache(maxsize=1)
 def _everyone(data: str) -> Federation:
-    """Load all clients of the experiment; cached, because many simulated nodes of one process share them.
+    """Load all clients of the experiment, cached for the simulated nodes of one process.
 
-    Preprocessing statistics leave out the clients that never train.
+    Preprocessing statistics exclude the clients that never train.
     """
     about = Data.model_validate_json(data)
     everyone = make_clients(about)

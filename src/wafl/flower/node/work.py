@@ -1,4 +1,4 @@
-"""A node: runs the embedded engine on the clients that it holds."""
+"""Run the embedded engine on a node's clients."""
 
 import json
 import re
@@ -45,19 +45,19 @@ from wafl.train.spec import Spec
 
 DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 Split = Literal["test", "train", "all"]
-"""The split of a client's examples that a model is tested on."""
+"""The split of a client's examples for a test."""
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 
 @lru_cache(maxsize=1)
 def read_experiment(run_config: str) -> Experiment:
-    """The experiment of a run config; cached, because all simulated nodes of one process have the same."""
+    """Return the experiment of a run config, cached for the simulated nodes of one process."""
     return from_run_config(json.loads(run_config))
 
 
 @dataclass(frozen=True)
 class Tested:
-    """One client's test: how many examples, their mean loss, and the share classified correctly."""
+    """One client's test: the number of examples, their mean loss, and the fraction classified correctly."""
 
     num_examples: int
     loss: float
@@ -65,7 +65,7 @@ class Tested:
 
 
 class Node:
-    """The clients of one node, and the experiment they take part in."""
+    """The clients of one node, and their experiment."""
 
     def __init__(
         self,
@@ -84,6 +84,7 @@ class Node:
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Self:
+        """Return the node of a configuration, with its data opened."""
         experiment = _on_own_device(read_experiment(json.dumps(dict(run_config))), node_config)
         site, state, limits = open_site(node_config, experiment.data), state_folder(node_config), Limits.of(node_config)
         private, name = Private.of(node_config), str(node_config.get("name", ""))
@@ -92,7 +93,7 @@ class Node:
         return cls(site, experiment, state, limits, name, allowed_models(node_config), private)
 
     def check_task(self, task: str) -> None:
-        """Raise WireError if the node has data of its own, and the app does not declare this task."""
+        """Raise WireError if the node has its own data, and the app does not declare this task."""
         declared = [*self.experiment.flower.tasks, *(["next-client"] if self.experiment.questions else [])]
         if self.site.own and task not in declared:
             where = "[questions]" if task == "next-client" else "tasks of [flower]"
@@ -102,7 +103,7 @@ class Node:
             )
 
     def model(self, num_outputs: int) -> nn.Module:
-        """The experiment's model, for examples of this shape and the labels of all clients."""
+        """Return the experiment's model, for examples of this shape and the labels of all clients."""
         clients = self.site.federation
         if num_outputs != clients.num_outputs:
             raise WireError(
@@ -113,7 +114,7 @@ class Node:
         return make_model(self.experiment.model, Roster((), (), clients.input_shape, num_outputs, classes))
 
     def task(self, num_outputs: int) -> tuple[Task, Tensor]:
-        """The model's task and its initial parameters."""
+        """Return the model's task and its initial parameters."""
         experiment = self.experiment
         task = make_task(self.model(num_outputs), experiment.model.loss, find_device(experiment.device))
         start = task.initial()
@@ -121,14 +122,14 @@ class Node:
         return task, start
 
     def check_model(self, task: Task, start: Tensor, num_outputs: int) -> None:
-        """Refuse a model that does not fit this node's examples."""
+        """Raise an error if a model does not suit this node's examples."""
         clients = self.site.federation
         classes = None if clients.num_classes is None else num_outputs
         check_fitness(Problem(task, start[None]), *first_example(clients, start), classes)
         check_integers(task, start, clients)
 
     def check(self, query: NodeQuery, like: Tensor) -> Spec:
-        """Return the spec that the runs share; raise for clients of other nodes, and for what the app does not say."""
+        """Return the spec that the runs share; raise for clients of other nodes, and for deviations from the app."""
         rows = self.rows(query.names.values())
         specs, first = self._specs(query), query.queries[0]
         spec = self._shared(query, specs)
@@ -159,7 +160,7 @@ class Node:
         return spec
 
     def answer(self, query: NodeQuery, spec: Spec, task: Task) -> list[Replies]:
-        """The replies of this node's clients, one query per run."""
+        """Return the replies of this node's clients, one query per run."""
         first, method = query.queries[0], spec.method
         rows = dict(zip(query.names, self.asked(query.names.values(), len(query.queries)), strict=True))
         keepsakes = Keepsakes(self._state, query.training, query.entry)
@@ -204,7 +205,7 @@ class Node:
     ) -> list[Tested]:
         """Test the model on a split of each client's examples; with ``attacked``, under the experiment's attack.
 
-        Splits other than the test examples need clients that never train, or, for training examples, a method that
+        Splits other than the test examples require clients that never train or, for training examples, a method that
         chooses its radius.
         """
         asks_training = split == "train" and self.chooses
@@ -227,7 +228,7 @@ class Node:
 
     @property
     def chooses(self) -> bool:
-        """Whether a method of the experiment chooses its radius by leaving clients out."""
+        """Whether a method of the experiment chooses its radius on held-out clients."""
         return any(spec.undecided for specs in self.specs.values() for spec in specs)
 
     @cached_property
@@ -237,21 +238,21 @@ class Node:
         return {method.label: make_entry(method, schedule).specs(seeds) for method in self.experiment.methods}
 
     def asked(self, names: Collection[str], questions: int = 1) -> list[int]:
-        """Count questions about clients of this node's own, and return the row of each in the federation."""
+        """Count questions about clients with this node's own data, and return the row of each in the federation."""
         rows = self.rows(names)
         if self.site.own:
             self._questions.count(names, questions)
         return rows
 
     def rows(self, names: Collection[str]) -> list[int]:
-        """Return the row of each of these clients in the federation, to which no question is answered yet."""
+        """Return the row of each of these clients in the federation, without counting a question."""
         unknown = [name for name in names if name not in self.site.rows]
         if unknown:
             raise WireError(f"this node does not hold {short(unknown)}; it holds {short(list(self.site.rows))}")
         return [self.site.rows[name] for name in names]
 
     def _specs(self, query: NodeQuery) -> list[Spec]:
-        """Return the runs that a query is about; candidates for radii come last."""
+        """Return the runs of a query; candidates for radii come last."""
         if query.entry not in self.specs:
             raise WireError(f"method {short(query.entry)} is not in the experiment, which has: {', '.join(self.specs)}")
         specs = self.specs[query.entry]
@@ -271,7 +272,7 @@ class Node:
 
 
 def _on_own_device(experiment: Experiment, node_config: Mapping[str, Any]) -> Experiment:
-    """The experiment on the device that the node's own configuration names, if it names one."""
+    """Return the experiment on the device in the node's configuration, if it names one."""
     device = node_config.get("device")
     if device is None:
         return experiment

@@ -1,4 +1,4 @@
-"""For operators of Flower: processes, TLS certificates and node keys, apps, deployments, simulations.
+"""Help operators of Flower: processes, TLS certificates and node keys, apps, deployments, simulations.
 
-``guard.py`` decides which apps a node runs, ``supernode.py`` runs the node.
+``guard.py`` decides which apps a node runs; ``supernode.py`` runs the node.
 """

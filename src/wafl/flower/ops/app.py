@@ -1,4 +1,4 @@
-"""An experiment as a Flower app, a folder that ``flwr run`` starts, and a study that runs as one in a simulation."""
+"""Turn an experiment into a Flower app, a folder for ``flwr run``, and run a study as one in a simulation."""
 
 import re
 import shutil
@@ -28,7 +28,7 @@ from wafl.train.trust.admission import Tolerance
 def write_app(
     folder: Path, experiment: Experiment, source: Path | None = None, *, with_data: bool = False
 ) -> list[Path]:
-    """Write the app, with the modules it names, into a new or empty folder; its data's only ``with_data``."""
+    """Write the app, with the modules it names, to a new or empty folder; its data's only ``with_data``."""
     import tomlkit
 
     config = to_run_config(experiment)
@@ -63,18 +63,18 @@ def trial_experiment() -> Experiment:
 
 
 def _project_name(name: str) -> str:
-    """The name as Flower takes it: letters, digits and hyphens, and a letter first."""
+    """Convert a name to Flower's form: letters, digits and hyphens, with a letter first."""
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     return plain if plain[:1].isalpha() else f"study-{plain}".rstrip("-")
 
 
 PAUSE = 0.5
 START = 300.0
-"""Seconds in which another node must have started."""
+"""The seconds in which another node must have started."""
 AT_ONCE = 64
-"""Nodes with a message at the same time: what Flower's simulation does for each grows with their number."""
+"""The number of nodes with a message at the same time; Flower's simulation slows down with more."""
 Show = Callable[[str, int], None]
-"""A function that is called with the name of a method and how many rounds of all its runs are done."""
+"""A function that receives the name of a method and the number of finished rounds of all its runs."""
 
 
 def simulate(study: Study, show: Show = lambda name, done: None) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def _for_everyone(experiment: Experiment) -> Experiment:
 
 
 def _report(metrics: Path, methods: Sequence[str], show: Show) -> None:
-    """Show how many rounds of each method are done, by the lines of the metrics."""
+    """Show each method's number of finished rounds, by the lines of the metrics."""
     lines = metrics.read_bytes() if metrics.exists() else b""
     for name in methods:
         if done := lines.count(f'{{"method": "{name}"'.encode()):

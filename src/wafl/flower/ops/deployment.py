@@ -1,4 +1,4 @@
-"""The files of a deployment whose nodes reach what nodes need, and nothing else: one folder per machine."""
+"""Write the files of a deployment, in which nodes reach only the calls they need: one folder per machine."""
 
 import re
 import shutil
@@ -16,11 +16,11 @@ CALLS = (
     "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run", "get-fab",
     "push-object", "pull-object", "confirm-message-received",
 )  # fmt: skip
-"""What a SuperNode calls that its operator has registered; the proxy passes nothing else."""
+"""The calls of a registered SuperNode; the proxy passes no other calls."""
 PORT, CONTROL_PORT, HEALTH_PORT = 8000, 9093, 9099
 NODE_PORT, NODE_HEALTH_PORT = 9094, 9098
 RESTART = 65
-"""Seconds after which a node that was killed may come back: Flower waits for two heartbeats, one every 30 s."""
+"""The seconds after which a killed node may return: Flower waits for two heartbeats, one every 30 s."""
 QUIET = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -34,11 +34,11 @@ NGINX = "/usr/sbin/nginx"
 
 @dataclass(frozen=True)
 class Deployment:
-    """A federation to deploy: its certificates, and the host and port by which nodes reach the server.
+    """A federation to deploy: its certificates, and the host and port of the server for nodes.
 
-    ``target`` is the folder on every machine that its files are copied to. ``allowed`` are digests of the apps that
-    nodes run; ``any_app`` instead lets them run all. ``listen`` is the server's own address that nodes come to:
-    unless it is given, the proxy is reached from its own machine alone.
+    ``target`` is the folder for its files on every machine. ``allowed`` are digests of the apps that nodes run;
+    ``any_app`` instead allows all apps. ``listen`` is the server's address for nodes: without it, only its own machine
+    can reach the proxy.
     """
 
     certificates: Certificates
@@ -62,7 +62,7 @@ class Deployment:
             check_digest(digest)
 
     def server(self) -> dict[str, str]:
-        """The texts of the server's files, by name."""
+        """Return the texts of the server's files, by name."""
         return {
             "nginx.conf": proxy_config(f"{self._door}:{self.port}", f"127.0.0.1:{CONTROL_PORT}"),
             "container-nginx.conf": proxy_config(f"{self.port}", f"127.0.0.1:{CONTROL_PORT}"),  # Docker has the door
@@ -75,7 +75,7 @@ class Deployment:
         }
 
     def node(self, name: str) -> dict[str, str]:
-        """The texts of a node's files, by name."""
+        """Return the texts of a node's files, by name."""
         return {
             "supernode.service": self._fill("supernode.service", node=name, environment=_units()),
             "compose.yaml": self._fill("node-compose.yaml", node=name, environment=_yaml()),
@@ -106,7 +106,7 @@ class Deployment:
 
 
 def write_deployment(folder: Path, deployment: Deployment, nodes: Sequence[str]) -> list[Path]:
-    """Write one folder for the server and one per node into a new or empty folder; returns these folders."""
+    """Write one folder for the server and one per node to a new or empty folder, and return these folders."""
     certificates = deployment.certificates
     for name in nodes:
         if not certificates.node_key(name).is_file():
@@ -125,18 +125,19 @@ def write_deployment(folder: Path, deployment: Deployment, nodes: Sequence[str])
 
 
 def make_empty(folder: Path) -> None:
-    """Make a folder, unless it exists and is empty; raise FolderError if it is not empty."""
+    """Create a folder, unless it exists and is empty; raise FolderError if it is not empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FolderError(f"{folder} exists already and is not empty: choose another folder, or remove it")
     folder.mkdir(parents=True, exist_ok=True)
 
 
 def proxy_config(listen: str, control: str) -> str:
-    """The proxy's configuration; nodes reach it at ``listen``, and it reaches the SuperLink at ``control``."""
+    """Return the proxy's configuration: nodes reach it at ``listen``, it reaches the SuperLink at ``control``."""
     return filled("nginx.conf", {"listen": listen, "control": control, "calls": "|".join(CALLS)})
 
 
 def check_digest(digest: str) -> str:
+    """Return the digest; raise ValueError if it is not one."""
     if not DIGEST.fullmatch(digest):
         raise ValueError(f"app {digest!r}: give its digest, 64 digits 0-9a-f, as `wafl flower digest` prints it")
     return digest

@@ -1,4 +1,4 @@
-"""Which apps a node runs: those that its operator allows by digest, with these bytes and an open run config."""
+"""Decide which apps a node runs: apps with allowed digests, unchanged bytes and an open run config."""
 
 import re
 import shutil
@@ -20,12 +20,12 @@ from wafl.flower.ops.deployment import check_digest
 from wafl.flower.wire.overrides import AppConfig
 
 PLAIN = re.compile(r"[\w.+-]+/[\w.+-]+ [\w.+-]+", re.ASCII)
-"""Publisher, name and version of an app whose folder is where it seems to be."""
+"""The publisher, name and version of an app whose folder is at its apparent path."""
 INFO, CACHE = ".info/", "__pycache__"
 
 
 def bundle(app: Path) -> bytes:
-    """The app in a folder as ``flwr run`` sends it."""
+    """Return the app in a folder as the bytes that ``flwr run`` sends."""
     if not (app / "pyproject.toml").is_file():
         raise FileNotFoundError(f"{app} holds no pyproject.toml: give the folder of an app, as for flwr run")
     with warnings.catch_warnings():
@@ -34,26 +34,27 @@ def bundle(app: Path) -> bytes:
 
 
 def app_digest(app: Path) -> str:
-    """The digest of the app in a folder, by which a node's operator allows it."""
+    """Return the digest of the app in a folder, by which a node's operator allows it."""
     return sha256(bundle(app)).hexdigest()
 
 
 class RefusedError(ValueError):
-    """An app does not run here; the text says why, and holds nothing of the node's own."""
+    """An app must not run here; the text explains why, without any of the node's data."""
 
 
 @dataclass(frozen=True)
 class Guard:
-    """What decides whether an app runs; without ``allowed`` digests, whose bytes they are is for others to judge."""
+    """The rule that decides whether an app runs; without ``allowed`` digests, Flower checks the app's origin."""
 
     allowed: frozenset[str]
 
     @classmethod
     def of(cls, digests: Iterable[str]) -> Self:
+        """Return the guard that allows these digests."""
         return cls(frozenset(map(check_digest, digests)))
 
     def knows(self, fab: Fab) -> bool:
-        """Whether these bytes may run, under the digest that comes with them."""
+        """Return whether these bytes may run, under the digest that comes with them."""
         digest = sha256(fab.content).hexdigest()
         return fab.hash_str == digest and (not self.allowed or digest in self.allowed)
 
@@ -72,7 +73,7 @@ class Guard:
 
 
 def compare(folder: Path, content: bytes) -> None:
-    """Remove Python's caches from this folder; an error if another app is there than this, which is removed too."""
+    """Remove Python's caches from this folder; remove another app in it, too, and raise an error."""
     if not folder.exists():
         return
     for cache in list(folder.rglob(CACHE)):

@@ -1,4 +1,4 @@
-"""Programs with their own logs, Flower runs from start to end, and a SuperLink on this machine that simulates nodes."""
+"""Run programs with separate logs, complete Flower runs, and a local SuperLink that simulates nodes."""
 
 import json
 import os
@@ -29,7 +29,7 @@ class ProgramError(RuntimeError):
 
 
 class Program:
-    """A command that runs in a session of its own; its log is appended to."""
+    """A command that runs in a separate session; its log is appended to."""
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         self.command, self.log = list(command), log
@@ -51,17 +51,20 @@ class Program:
             )
 
     def returncode(self) -> int | None:
-        """The exit status: None while it is running, and minus a signal's number if that ended it."""
+        """Return the exit status: None while it runs, and minus the number of a signal that ended it."""
         return self.process.poll()
 
     def output(self) -> str:
-        """What the program and its children have logged since its last start."""
+        """Return the log of the program and its children since its last start."""
         with self.log.open("rb") as log:
             log.seek(self._offset)
             return log.read().decode(errors="replace")
 
     def wait_for(self, pattern: str, timeout: float) -> re.Match[str]:
-        """The match of a pattern in the log, once there is one; ProgramError if the program ends, or TimeoutError."""
+        """Return the match of a pattern in the log, once there is one.
+
+        Raises ProgramError if the program ends, or TimeoutError.
+        """
         deadline = time.monotonic() + timeout
         while True:
             ended = self.returncode() is not None
@@ -74,11 +77,11 @@ class Program:
             time.sleep(POLL)
 
     def complaint(self, what: str) -> str:
-        """The message that ``what`` happened to the program, with the end of its log."""
+        """Return the message that ``what`` happened to the program, with the end of its log."""
         return f"{Path(self.command[0]).name} {what}. The end of {self.log}:\n{self.output()[-TAIL:]}"
 
     def kill(self, timeout: float = 10.0) -> None:
-        """End it and all processes it has started, at once."""
+        """End the program and all processes it has started, at once."""
         deadline = time.monotonic() + timeout
         while self._signal(signal.SIGKILL):
             if time.monotonic() > deadline:
@@ -87,7 +90,7 @@ class Program:
         self.process.wait(timeout)
 
     def family(self) -> set[int]:
-        """The running processes of the program, including those in a session of their own or without a parent."""
+        """Return the running processes of the program, also in separate sessions or without a parent."""
         parents: dict[int, int] = {}
         family: set[int] = set()
         mark = self._mark.encode()
@@ -108,7 +111,7 @@ class Program:
         return family
 
     def _signal(self, number: signal.Signals) -> set[int]:
-        """Send a signal to the family, which it returns; without /proc, to the process group."""
+        """Send a signal to the family and return it; without /proc, to the process group."""
         family = self.family()
         for pid in family:
             with suppress(ProcessLookupError):
@@ -140,16 +143,22 @@ class RunHandle:
         self._flwr, self._command = flwr, command
 
     def status(self) -> str:
-        """``pending``, ``starting``, ``running``, or ``finished:`` and ``completed``, ``failed`` or ``stopped``."""
+        """Return ``pending``, ``starting``, ``running``, or ``finished:`` with its outcome.
+
+        The outcomes are ``completed``, ``failed`` and ``stopped``.
+        """
         (run,) = self._flwr("list", "--run-id", str(self.id))["runs"]
         return run["status"]
 
     def done(self) -> bool:
-        """Whether the log of the Flower run has ended, and with it the Flower run or the SuperLink."""
+        """Return whether the log of the Flower run has ended, and with it the Flower run or the SuperLink."""
         return self._command.returncode() is not None
 
     def wait(self, timeout: float) -> str:
-        """The status of the finished run; a TimeoutError if it takes longer, a ProgramError if no SuperLink answers."""
+        """Return the status of the finished run.
+
+        Raises TimeoutError if it takes longer, and ProgramError if no SuperLink answers.
+        """
         deadline = time.monotonic() + timeout
         with suppress(subprocess.TimeoutExpired):
             self._command.process.wait(timeout)  # it streams the log while the Flower run and the SuperLink last
@@ -160,15 +169,15 @@ class RunHandle:
         return status
 
     def log(self) -> str:
-        """Return what the ServerApp of the Flower run has logged so far."""
+        """Return the ServerApp's log of the Flower run so far."""
         return self._command.output()
 
 
 class Loopback:
-    """A SuperLink on 127.0.0.1 that simulates nodes; it and all that it has started end with the ``with`` block.
+    """A SuperLink on 127.0.0.1 that simulates nodes; it and all its processes end with the ``with`` block.
 
-    The folder holds the logs, the database and ``flwr/config.toml``: with FLWR_HOME=<folder>/flwr, Flower's own
-    commands talk to this SuperLink. All programs get the variables of the ``environment``.
+    The folder contains the logs, the database and ``flwr/config.toml``: with FLWR_HOME=<folder>/flwr, Flower's own
+    commands use this SuperLink. All programs get the variables of the ``environment``.
     """
 
     def __init__(self, folder: Path, *, environment: Mapping[str, str] | None = None) -> None:
@@ -205,7 +214,7 @@ class Loopback:
         return RunHandle(self.flwr, command, int(command.wait_for(SUBMITTED, PATIENCE)[1]))
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
-        """Run one of Flower's commands and return what it prints."""
+        """Run one of Flower's commands and return its JSON."""
         return _flwr(arguments, self._environment("flwr"))
 
     def _start_link(self, attempts: int = 3) -> Program:
@@ -238,7 +247,7 @@ class Loopback:
         return inherited | QUIET | self._variables | private
 
     def _reserve_port(self) -> int:
-        """Reserve a free port: while a socket is bound to it, no other program is given it."""
+        """Reserve a free port by a bound socket, so that no other program gets it."""
         held = self._stack.enter_context(socket.socket())
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind((HOST, 0))
@@ -246,10 +255,10 @@ class Loopback:
 
 
 def settings(values: Mapping[str, str | float]) -> list[str]:
-    """Return ``key=value`` pairs as Flower reads them: TOML, except that a quote always ends a string.
+    r"""Return ``key=value`` pairs in Flower's form: TOML, except that a quote always ends a string.
 
     >>> settings({"rounds": 3, "name": 'a "b"', "eta": 1e-5, "robust": True})
-    ['rounds=3', 'name="a \\\\u0022b\\\\u0022"', 'eta=1e-05', 'robust=true']
+    ['rounds=3', 'name="a \\u0022b\\u0022"', 'eta=1e-05', 'robust=true']
     """
     return [f"{key}={_value(value)}" for key, value in values.items()]
 
@@ -286,9 +295,9 @@ def run_config(config: Sequence[str]) -> list[str]:
 
 
 def submit(app: Path, superlink: str | None, config: Sequence[str], show: Callable[[str], None]) -> str:
-    """Run an app, and return how its Flower run ended: completed, failed or stopped; ``show`` gets the log's lines.
+    """Run an app, and return the outcome of its Flower run; ``show`` gets the log's lines.
 
-    Flower's own command always ends with status 0.
+    The outcome is completed, failed or stopped. Flower's own command always ends with status 0.
     """
     where = [] if superlink is None else [superlink]
     command, output = [find_tool("flwr"), "run", str(app), *where, "--stream", *run_config(config)], ""

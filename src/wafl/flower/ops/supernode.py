@@ -1,7 +1,7 @@
-"""Flower's SuperNode with a state of its own, in which no task of an app begins that the guard has not let pass.
+"""Run Flower's SuperNode with a state that starts no task of an app unless the guard allows it.
 
-Nothing of Flower's is replaced, and no mark of its own is touched: a SuperNode takes the state that it is given, and
-asks it for every task. An app that is refused is answered with Flower's error 7, and the node goes on.
+Nothing of Flower is replaced: a SuperNode uses the state that it is given, and asks it for every task. A disallowed app
+is answered with Flower's error 7, and the node continues.
 """
 
 import os
@@ -44,12 +44,12 @@ from wafl.flower.ops.guard import Guard, RefusedError
 
 log = getLogger("flwr").log
 KNOWN = ("1.41.", "1.42.")
-"""Versions of Flower whose SuperNode is known to ask its state for every task."""
+"""The versions of Flower whose SuperNode is known to ask its state for every task."""
 NO_TASK, PAUSE = 0, 5.0
 
 
 class GuardedState(InMemoryNodeState):
-    """A SuperNode's state that keeps no app that is not allowed, and answers instead of it."""
+    """A SuperNode's state that rejects disallowed apps, and answers in their place."""
 
     def __init__(self, factory: ObjectStoreFactory, guard: Guard) -> None:
         super().__init__(factory.store())
@@ -58,9 +58,11 @@ class GuardedState(InMemoryNodeState):
         self._answer = ""
 
     def store_fab(self, fab: Fab) -> str:
+        """Store an app if the guard allows it, and return its digest."""
         return super().store_fab(fab) if self._guard.knows(fab) else fab.hash_str
 
     def create_task(self, task_type: str, run_id: int, *args: Any, **options: Any) -> int | None:
+        """Start a task if the guard allows its app; otherwise log the reason."""
         # An answer that was not sent, because its Flower run had ended, must not be taken for that to this message.
         self.delete_messages(message_ids=[self._answer])
         self.object_store.delete(self._answer)
@@ -82,6 +84,7 @@ class GuardedState(InMemoryNodeState):
         self._guard.check(run, self.get_fab(run.fab_hash), context.run_config)
 
     def store_message(self, message: Message) -> str | None:
+        """Store a message, or answer it if its app is not allowed."""
         why = self._refused.get(message.metadata.run_id)
         if why is None or message.metadata.reply_to_message_id:
             return super().store_message(message)
@@ -92,7 +95,7 @@ class GuardedState(InMemoryNodeState):
 
 
 def guarded(guard: Guard) -> NodeStateFactory:
-    """Where a SuperNode gets its one state from."""
+    """Return the factory of a SuperNode's guarded state."""
     states = NodeStateFactory(ObjectStoreFactory())
     states.state_instance = GuardedState(states.objectstore_factory, guard)
     return states
@@ -108,8 +111,8 @@ def run_node(
 ) -> None:
     """Run ``flower-supernode`` here, with apps of ``allowed`` digests, of trusted entities, or ``any_app``.
 
-    ``models`` are the digests of models that questions about the next client are answered about; ``limits`` are
-    options of the node's configuration (:mod:`wafl.flower.node.limits`, :mod:`wafl.flower.node.private`).
+    ``models`` are the digests of models for questions about the next client; ``limits`` are options of the node's
+    configuration (:mod:`wafl.flower.node.limits`, :mod:`wafl.flower.node.private`).
     """
     guard = Guard.of(allowed)
     if models:
@@ -147,7 +150,7 @@ def run_node(
 
 
 def _start(config: SuperNodeLifespanConfig, states: NodeStateFactory) -> None:
-    """What ``flower-supernode`` does, with these states."""
+    """Start ``flower-supernode`` with these states."""
     server, thread = _start_supernode_http_api(config, states)
 
     def stop() -> None:

@@ -1,4 +1,4 @@
-"""TLS certificates and node keys, set up by one command."""
+"""Create TLS certificates and node keys."""
 
 import re
 from collections.abc import Sequence
@@ -18,23 +18,26 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from wafl.base.files import write_whole
 
 HOSTS = ("localhost", "127.0.0.1")
-"""Where the operator, the proxy and the ServerApp reach the SuperLink; every server certificate is also for these."""
+"""The hosts on which local programs reach the SuperLink; every server certificate includes them.
+
+These programs are the operator's commands, the proxy and the ServerApp.
+"""
 NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 LABEL = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)")
 MOST_DAYS = 36500
 CA_DAYS = 3650
-"""The CA outlives the server certificates that it signs: a node keeps its ca.crt when they are renewed."""
+"""The validity of the CA, longer than its server certificates: a node keeps its ca.crt when they are renewed."""
 CA_NAME = "WAFL federation CA"
 UNUSED = dict.fromkeys(
     ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only"),
     False,
 )
-"""Uses of a key that neither certificate allows."""
+"""The uses of a key that no certificate allows."""
 CLOCKS = timedelta(hours=1)  # by how much a node's clock may be behind
 
 
 class Certificates:
-    """Where the files of a federation's certificates and node keys are; every node gets ``ca``, to trust the server."""
+    """The files of a federation's certificates and node keys; every node gets ``ca``, to trust the server."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -43,7 +46,7 @@ class Certificates:
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Open the files that :func:`make_certificates` made in a folder."""
+        """Open the files that :func:`make_certificates` created in a folder."""
         files = cls(folder.resolve())
         for file in (files.ca, files.server_cert, files.server_key):
             if not file.is_file():
@@ -51,29 +54,29 @@ class Certificates:
         return files
 
     def hosts(self) -> list[str]:
-        """The names and addresses that the server certificate is for."""
+        """Return the names and addresses in the server certificate."""
         names = _read(self.server_cert).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         return [str(name.value) for name in names]
 
     def nodes(self) -> list[str]:
-        """The nodes that have a key pair here."""
+        """Return the nodes that have a key pair here."""
         return sorted(path.stem for path in (self.folder / "keys").glob("*.pub") if self.node_key(path.stem).is_file())
 
     def node_key(self, name: str) -> Path:
-        """The private key of a node, which only that node gets."""
+        """Return the private key of a node, which only that node gets."""
         return self.folder / "keys" / name
 
     def node_pub(self, name: str) -> Path:
-        """The public key of a node, which the server gets by ``flwr supernode register``."""
+        """Return the public key of a node, which the server gets by ``flwr supernode register``."""
         return self.folder / "keys" / f"{name}.pub"
 
 
 def make_certificates(
     folder: Path, *, hosts: Sequence[str] = HOSTS, nodes: Sequence[str] = (), days: int = 365
 ) -> Certificates:
-    """Make a CA, a server certificate for these hosts and for localhost, and one key pair per node; returns the files.
+    """Create a CA, a server certificate for these hosts and localhost, and one key pair per node; return the files.
 
-    The server certificate is valid for so many days, the CA for at least ten years. In a folder that has certificates,
+    The server certificate is valid for ``days`` days, the CA for at least ten years. In a folder that has certificates,
     only key pairs are added, and nothing is overwritten; see :func:`renew_certificates`.
     """
     _check(hosts, nodes, days)
@@ -106,7 +109,7 @@ def renew_certificates(
     The CA keeps its key, so nodes trust it by their ``ca.crt``, which is renewed as well if it would expire first.
 
     Returns:
-        When the new certificate expires; and if the CA's certificate was renewed, when the nodes' old one expires.
+        The expiry of the new certificate, and if the CA's certificate was renewed, the expiry of the nodes' old one.
     """
     files = Certificates.open(folder)
     wanted = files.hosts() if hosts is None else hosts
@@ -126,7 +129,7 @@ def renew_certificates(
 
 
 def renew_keys(folder: Path, nodes: Sequence[str]) -> Certificates:
-    """Replace the key pairs of these nodes; the SuperLink takes their old keys until they are unregistered."""
+    """Replace the key pairs of these nodes; the SuperLink accepts their old keys until they are unregistered."""
     files = Certificates.open(folder)
     _check(HOSTS, nodes, 1)
     if missing := [name for name in nodes if name not in files.nodes()]:
@@ -160,7 +163,7 @@ def _is_address(host: str) -> bool:
 
 
 def _is_name(host: str) -> bool:
-    """Whether a host is a DNS name; if its last label is all digits, it is a misspelled address."""
+    """Return whether a host is a DNS name; a last label of only digits means a misspelled address."""
     labels = host.split(".")
     return len(host) <= 253 and all(map(LABEL.fullmatch, labels)) and not labels[-1].isdigit()
 
@@ -181,12 +184,12 @@ def _refuse_overwriting(files: Certificates, nodes: Sequence[str], *, made: bool
 
 
 def _ca(key: Key, days: int) -> bytes:
-    """The CA's certificate, signed by its own key; it outlives a server certificate of so many days."""
+    """Return the CA's self-signed certificate, which outlives a server certificate of ``days`` days."""
     return _signed(_builder(CA_NAME, key, key, max(days, CA_DAYS), ca=True), key)
 
 
 def _server(ca_key: Key, hosts: Sequence[str], days: int) -> tuple[bytes, bytes]:
-    """A new key of the server, and its certificate."""
+    """Return a new key of the server, and its certificate."""
     key = generate_private_key(SECP384R1())
     everywhere = dict.fromkeys((*hosts, *HOSTS))
     names = [x509.IPAddress(ip_address(host)) if _is_address(host) else x509.DNSName(host) for host in everywhere]
@@ -199,7 +202,7 @@ def _server(ca_key: Key, hosts: Sequence[str], days: int) -> tuple[bytes, bytes]
 
 
 def key_fingerprint(public: Path) -> str:
-    """Return the fingerprint of a node's public key, a file as ``ssh-keygen`` writes it, as a server computes it."""
+    """Return the fingerprint that a server computes for a node's public key, a file of ``ssh-keygen``."""
     try:
         key = form.load_ssh_public_key(public.read_bytes())
     except ValueError as error:
@@ -222,7 +225,7 @@ def _read(certificate: Path) -> x509.Certificate:
 
 
 def _builder(subject: str, key: Key, ca_key: Key, days: int, *, ca: bool) -> x509.CertificateBuilder:
-    """The beginning of every certificate of the CA: whose it is, the CA's name, a key, and how long it is valid."""
+    """Return the start of every certificate of the CA: the subject, the CA's name, a key, and the validity."""
     now = datetime.now(UTC)
     owner, issuer = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in (subject, CA_NAME))
     return (

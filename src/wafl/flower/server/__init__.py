@@ -1,4 +1,4 @@
-"""A Flower server's side: who the clients are, which node holds whom, what is asked and what comes back.
+"""Implement a Flower server: the clients, their nodes, the queries and the replies.
 
-``grid.py`` is the engine that the training loop sees.
+``grid.py`` is the engine for the training loop.
 """

@@ -1,4 +1,4 @@
-"""``nodes.json`` in a study's folder: its nodes, when each was last seen, their bytes, the round and exclusions.
+"""Write ``nodes.json`` in a study's folder: its nodes, their last contact and bytes, the round, exclusions.
 
 The server writes it while it works; ``wafl flower status`` shows it.
 """
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 FILE = "nodes.json"
 OFTEN = 1.0
-"""Seconds between two writes."""
+"""The seconds between two writes."""
 
 
 class Bulletin(Callback):
-    """A callback that writes the nodes' accounts and the progress of training from time to time."""
+    """A callback that periodically writes the nodes' accounts and the progress of training."""
 
     def __init__(self, folder: Path, post: Post, clients: "GridClients") -> None:
         self._file, self._post, self._clients = folder / FILE, post, clients
@@ -37,7 +37,7 @@ class Bulletin(Callback):
 
     @contextmanager
     def kept(self) -> Generator[None, None, None]:
-        """Keep the file up to date within the block, and write at its end how the work ended."""
+        """Update the file during the block, and write the outcome at its end."""
         self._post.on_entry = self._now_and_then
         state = "interrupted"
         try:
@@ -52,6 +52,7 @@ class Bulletin(Callback):
             self._write(state)
 
     def on_round(self, moment: Moment) -> None:
+        """Record the round and its exclusions."""
         record, names = moment.record, self._clients.roster.names
         self._run, self._round = moment.name, record.round
         for client, why in dict(record.excluded).items():
@@ -86,7 +87,7 @@ class Bulletin(Callback):
 
 
 def read_status(folder: Path) -> dict[str, Any]:
-    """Read what the server has last written about the nodes of the study in this folder."""
+    """Read the server's last report about the nodes of the study in this folder."""
     status = read_nodes(folder / FILE)
     if not status:
         raise FolderError(f"{folder} has no {FILE}: only a study whose clients are on Flower's nodes has one")

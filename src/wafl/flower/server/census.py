@@ -1,4 +1,4 @@
-"""The census of clients: every node that connects is asked which clients it holds, at the start or later."""
+"""Count the clients: every node that connects reports its clients, at the start or later."""
 
 import time
 from collections import Counter
@@ -23,7 +23,7 @@ from wafl.train.trust.caps import Caps
 from wafl.train.trust.trust import FEW
 
 OFTEN = 0.5
-"""Seconds between two checks for nodes."""
+"""The seconds between two checks for nodes."""
 PRIVATE = "%s is private (%s): it adds noise, its losses are 0, and it is not tested"
 SMALL = "%s: %s have too few examples and take no part: the node's operator may admit them (min-examples)"
 
@@ -33,7 +33,7 @@ class Census:
 
     With ``closed``, no client joins later. ``on_roster`` is called with every roster before it is used. Nodes and
     clients that claim more than the ``caps`` allow take no part. ``unseen`` is the share of the first clients that
-    never train, and the seed that they are drawn from. ``classes`` are as many as the experiment declares.
+    never train, and the seed for drawing them. ``classes`` is the experiment's declared number of classes.
     """
 
     def __init__(
@@ -64,11 +64,12 @@ class Census:
 
     @property
     def roster(self) -> Roster:
+        """The current roster."""
         assert self._roster is not None, "gather first"
         return self._roster
 
     def gather(self) -> Roster:
-        """Wait for nodes as the settings say, and return the roster of their clients.
+        """Wait for nodes according to the settings, and return the roster of their clients.
 
         The wait for the least number of nodes starts again whenever a node connects.
         """
@@ -105,7 +106,7 @@ class Census:
         return self.roster
 
     def _missing(self) -> str:
-        """Describe the clients of the study that no node holds, and the nodes that did not report their clients."""
+        """Describe the study's clients without a node, and the nodes that did not report their clients."""
         homes = self.homes()
         clients = [name for name in _everyone(self._roster) if name not in homes]
         nodes = [f"{self.label(node)}: {why}" for node, why in sorted(self._silent.items())]
@@ -123,20 +124,20 @@ class Census:
         self._enroll()
 
     def label(self, node: int) -> str:
-        """Return what the log calls a node: its id, and the name that its operator gave it."""
+        """Return a node's name in the log: its id, and its operator's name for it."""
         called = self._called.get(node)
         return f"node {node} ({called})" if called else f"node {node}"
 
     def nodes(self) -> dict[int, tuple[str, list[str]]]:
-        """Return the name and the clients of each node that takes part now."""
+        """Return the name and the clients of each node that currently takes part."""
         return {node: (self._called.get(node, ""), list(hello.names)) for node, hello in self._present.items()}
 
     def doubt(self, node: int) -> None:
-        """Ask nothing more of a node that did not reply, until it replies to a greeting."""
+        """Stop sending queries to a node that did not reply, until it replies to a greeting."""
         self._present.pop(node, None)
 
     def homes(self) -> dict[str, int]:
-        """Return the node of each client that can be reached: of several, the first that connected with its key."""
+        """Return the node of each reachable client: of several, the first that connected with the client's key."""
         homes: dict[str, int] = {}
         for node, hello in self._present.items():
             for name in hello.names:
@@ -145,12 +146,12 @@ class Census:
         return homes
 
     def tested(self) -> set[str]:
-        """Return the clients that have test examples and can be reached."""
+        """Return the reachable clients with test examples."""
         return {name for name, node in self.homes().items() if name in self._present[node].tested}
 
     @property
     def _holders(self) -> int:
-        """The number of nodes that hold clients."""
+        """The number of nodes with clients."""
         return len(set(self.homes().values()))
 
     def _may_hold(self, node: int, name: str) -> bool:
@@ -253,7 +254,10 @@ class Census:
             log(WARNING, what, self.label(node), some(taken))
 
     def _agree(self) -> None:
-        """Before there is a roster, keep the nodes with the most common kind of examples; the first kind wins ties."""
+        """Select, before there is a roster, the nodes with the most common kind of examples.
+
+        The first kind wins ties.
+        """
         if self._roster is not None or not self._present:
             return
         common = Counter(hello.kind for hello in self._present.values()).most_common(1)[0][0]
@@ -345,7 +349,7 @@ def common_labels(hellos: Sequence[Hello], classes: int) -> tuple[str, ...] | No
 
 
 def _check_kind(hello: Hello, agreed: tuple[Any, ...]) -> None:
-    """Raise if a node's examples are of another kind than was agreed on."""
+    """Raise if a node's examples are not of the agreed kind."""
     for name, value, common in zip(("shape", "unit", "bounds", "classification"), hello.kind, agreed, strict=True):
         if value != common:
             raise WireError(f"its examples have {name} {value}, those of other nodes {common}: all nodes must agree")

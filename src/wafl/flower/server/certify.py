@@ -1,4 +1,4 @@
-"""``task="certify"``: certificates of a saved run, computed from numbers that its nodes send."""
+"""Run ``task="certify"``: certify a saved run by numbers from its nodes."""
 
 import json
 import math
@@ -49,14 +49,14 @@ from wafl.train.clients import Roster
 from wafl.train.survey import SurveyReplies
 
 MANY = 1 << 23
-"""As how many examples those of the clients count, if they have not told how many they have."""
+"""The assumed number of the clients' examples, if they have not reported it."""
 
 
 def certify(post: Post, values: Mapping[str, Any]) -> None:
-    """Certify how large the loss can be within each of ``radii``, for the run saved in ``folder``.
+    """Bound the loss within each of ``radii``, for the run saved in ``folder``.
 
-    With ``metric="error"`` it is the error rate; with a ``confidence`` the certificates are about the distributions
-    that the clients' test examples come from. The result is ``certificates.json`` in that folder.
+    With ``metric="error"``, the error rate is bounded. With a ``confidence``, the certificates are about the
+    distributions of the clients' test examples. The result is ``certificates.json`` in that folder.
     """
     folder, norm, confidence = Path(str(values["folder"])), float(values["norm"]), float(values["confidence"])
     check_norm(norm)
@@ -109,7 +109,7 @@ def certify(post: Post, values: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class _Nodes:
-    """The mixture of clients on nodes, who answer for one split of their examples."""
+    """The mixture of clients on nodes, which answer for one split of their examples."""
 
     task: Task
     params: Tensor

@@ -1,4 +1,4 @@
-"""Claims of clients about how many examples they have, and how far they count."""
+"""Limit clients' claims about their numbers of examples."""
 
 from collections.abc import Sequence
 
@@ -8,11 +8,11 @@ from wafl.train.clients import Roster, trust_in
 from wafl.train.trust.caps import Caps
 
 MOST = 0.5
-"""If one of three or more clients claims more than this share of all examples, the server logs a warning."""
+"""The share of all examples above which a claim by one of three or more clients logs a warning."""
 
 
 def too_many(caps: Caps, kind: str, names: Sequence[str], claimed: Sequence[int]) -> dict[str, str]:
-    """Return the clients that claim more examples or tests than the caps allow, and what they claim."""
+    """Return the clients that claim more examples or tests than the caps allow, with their claims."""
     faults = {name: caps.fault_of_count(kind, count) for name, count in zip(names, claimed, strict=True)}
     return {name: fault for name, fault in faults.items() if fault is not None}
 

@@ -1,4 +1,4 @@
-"""Messages to nodes, the replies that come back in time, and an account of both for each node."""
+"""Exchange messages with nodes: messages, timely replies, and an account of both for each node."""
 
 import time
 from collections import defaultdict
@@ -13,10 +13,10 @@ from flwr.serverapp import Grid
 from wafl.config.experiment import Flower
 
 POLL = 0.1
-"""Seconds between two checks for replies."""
+"""The seconds between two checks for replies."""
 
 Sent = dict[str, int]
-"""The node that each message went to, by the message's id."""
+"""The node of each message, by the message's id."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Account:
 
 
 class Post:
-    """Sends one message per node and returns its reply: the content, or a sentence about what went wrong.
+    """A channel that sends one message per node and returns its reply: the content, or a sentence about an error.
 
     At most ``at_once`` nodes have an unanswered message at a time. ``on_entry`` is called when accounts have changed.
     """
@@ -55,6 +55,7 @@ class Post:
         return here
 
     def send(self, kind: str, contents: Mapping[int, RecordDict], timeout: float, group: str = "") -> Sent:
+        """Send a message to each node, and return the ids."""
         messages = [
             Message(content, node, kind, ttl=timeout, group_id=group or kind) for node, content in contents.items()
         ]
@@ -68,7 +69,7 @@ class Post:
         return sent
 
     def pull(self, sent: Collection[str]) -> dict[str, RecordDict | str]:
-        """Return the replies so far, by the message that each belongs to: the first one to each of these messages."""
+        """Return the first reply to each of these messages so far, by message."""
         replies: dict[str, RecordDict | str] = {}
         for reply in self._grid.pull_messages(list(sent)) if sent else ():
             message = reply.metadata.reply_to_message_id
@@ -79,7 +80,7 @@ class Post:
         return replies
 
     def _enter(self, message: str, reply: RecordDict | str) -> None:
-        """Enter a reply, or why there is none, into the node's account, once per message."""
+        """Enter a reply, or the reason for its absence, into the node's account, once per message."""
         if message not in self._unanswered:
             return
         account = self.accounts[self._unanswered.pop(message)]
@@ -98,7 +99,7 @@ class Post:
         group: str = "",
         meanwhile: Callable[[], None] = lambda: None,
     ) -> dict[int, RecordDict | str]:
-        """Return the reply of every node, or why there is none; ``meanwhile`` is called while waiting."""
+        """Return the reply of every node, or the reason for its absence; ``meanwhile`` is called while waiting."""
         replies: dict[int, RecordDict | str] = dict.fromkeys(contents, "the message could not be sent")
         unsent, waiting, deadlines = list(contents), Sent(), dict[str, float]()
         while unsent or waiting:
@@ -119,6 +120,7 @@ class Post:
 
 
 def timestamp() -> str:
+    """Return the current time in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 

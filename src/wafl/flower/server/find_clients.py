@@ -1,4 +1,4 @@
-"""Finds the clients of a study, and keeps the list of them in the study's folder, so that a resume knows them again."""
+"""Find the clients of a study, and store their list in the study's folder for a resume."""
 
 from collections.abc import Mapping, Sequence
 from logging import INFO
@@ -18,15 +18,16 @@ from wafl.train.clients import Roster
 
 
 class Finder:
-    """A function that finds the clients of an experiment's methods, and keeps their roster in the study's folder.
+    """A function that finds the clients of an experiment's methods, and stores their roster in the study's folder.
 
-    ``known`` is the roster of a study that was begun earlier.
+    ``known`` is the roster of a study that was started earlier.
     """
 
     def __init__(self, post: Post, experiment: Experiment, folder: Path, known: Roster | None = None) -> None:
         self._post, self._experiment, self._folder, self._known = post, experiment, folder, known
 
     def __call__(self, entries: Sequence[Entry]) -> GridClients:
+        """Return the clients of these methods, after waiting for nodes, and keep their roster."""
         experiment = self._experiment
         if experiment.flower.partial_sums:
             _check_means(entries)
@@ -50,6 +51,7 @@ class Finder:
         return self.clients
 
     def write_roster(self) -> None:
+        """Write the current roster to the study's folder."""
         self._keep(self.clients.roster)
 
     def _keep(self, roster: Roster) -> None:
@@ -58,7 +60,7 @@ class Finder:
 
 
 def log_settings(experiment: Experiment, entries: Sequence[Entry] = ()) -> None:
-    """Log what is in effect: how far clients are believed, their privacy, and the schedule of each method."""
+    """Log the settings in effect: trust in clients, their privacy, and the schedule of each method."""
     sections: dict[str, Mapping[str, Any]] = {
         "caps": vars(experiment.caps.settled(remote=True)),
         "tolerance": vars(make_tolerance(experiment, remote=True)),
@@ -75,7 +77,7 @@ def log_settings(experiment: Experiment, entries: Sequence[Entry] = ()) -> None:
 
 
 def _check_means(entries: Sequence[Entry]) -> None:
-    """Refuse methods whose server needs more than a node's mean."""
+    """Raise ConfigError for methods whose server needs more than a node's mean."""
     for entry in entries:
         method = entry.method
         if method.objective is not None and method.objective.cost_matrix == CLIENTS:

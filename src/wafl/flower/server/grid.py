@@ -1,4 +1,4 @@
-"""Clients on Flower's nodes: each query goes to the nodes that hold the clients it is for, one message per node."""
+"""Use clients on Flower's nodes: each query goes to the nodes of its clients, one message per node."""
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -74,6 +74,7 @@ class GridClients:
 
     @property
     def roster(self) -> Roster:
+        """The clients so far."""
         roster = self._census.roster
         if self._only is None:
             return roster
@@ -81,10 +82,11 @@ class GridClients:
         return replace(roster, **{name: tuple(getattr(roster, name)[at] for at in self._only) for name in known})
 
     def nodes(self) -> dict[int, tuple[str, list[str]]]:
-        """Return the name and the clients of each node that takes part now."""
+        """Return the name and the clients of each node that currently takes part."""
         return self._census.nodes()
 
     def cost_matrix_of_clients(self) -> CostMatrix:
+        """Return the cost matrix of the clients' differences."""
         return self._cost_matrix
 
     @cached_property
@@ -104,7 +106,7 @@ class GridClients:
         return cost_matrix_of_means(believed)
 
     def spread(self) -> float:
-        """Return how far examples lie from their client's mean; every client must report it."""
+        """Return the root mean square distance of examples from their client's mean; all clients must report."""
         names, claimed = self.roster.names, dict[int, tuple[float, int]]()
         log(INFO, "asking %d clients how far their examples spread, to choose a radius", len(names))
         for numbers, replies in self._inquiry.ask_all("query.spread", names, lambda chosen, _: SpreadQuery(chosen)):
@@ -127,7 +129,7 @@ class GridClients:
             log(WARNING, message, self.roster.names[client], what)
 
     def apart(self, left_out: Sequence[int], index: int, spec: Spec) -> tuple[Self, Judge]:
-        """Return the other clients, to train candidates, and a judge: the clients left out test candidates."""
+        """Return the other clients, to train candidates, and a judge: the held-out clients test candidates."""
         entry = self._entry({index: spec.within(self.roster.bounds)})
         others = copy(self)
         others._only = tuple(client for client in range(self.roster.num_clients) if client not in set(left_out))
@@ -148,10 +150,11 @@ class GridClients:
             objective.check_model(Problem(task, start[None]))
 
     def fingerprint(self) -> Mapping[str, str]:
-        """Return no digest: a server does not know its clients' examples, and may have other clients later."""
+        """Return no digest, since a server does not know its clients' examples, and clients may change."""
         return {}
 
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
+        """Return the engine that sends queries to the nodes."""
         index, first = next(iter(specs.items()))
         entry, offset = self._candidates or (self._entry(specs), 0)
         asked = self._candidates is None and self._entries[entry][index].asks_cost_matrix
@@ -159,7 +162,7 @@ class GridClients:
         return partial(answer_tolerantly, source, self.tolerance, self.caps)
 
     def _entry(self, specs: Mapping[int, Spec]) -> str:
-        """Return the name by which nodes know these runs."""
+        """Return the nodes' name for these runs."""
 
         def entries(same: Callable[[Spec, Spec], bool]) -> list[str]:
             return [
@@ -183,14 +186,17 @@ class GridClients:
         return names[0]
 
     def uneven_columns(self) -> str:
+        """Return an empty text, since a server does not know the examples of nodes."""
         return ""  # nodes do not tell what their examples are like
 
     @property
     def absent(self) -> str:
+        """The expected clients and nodes that were missing when training began, in one line."""
         return self._census.absent
 
     @property
     def testable(self) -> bool:
+        """Whether any reachable client has test examples."""
         return not self._census.tested().isdisjoint(self.roster.names)
 
     def evaluate(self, run: Run, attack: Attack | None = None, attacked: float = 1.0, seed: int = 0) -> Score:
@@ -232,7 +238,7 @@ class GridClients:
         return Score(scores, "none" if attack is None else attack.describe(unit), unit, seed)
 
     def _weights_of_tests(self, names: Sequence[str], tests: Mapping[int, tuple[Tested, Tested]]) -> list[float]:
-        """Return each client's share of all test examples; no node has more than its share of the training."""
+        """Return each client's share of all test examples, limited by its node's share of the training."""
         clients = sorted(tests)
         claimed = torch.tensor([tests[client][0].num_examples for client in clients], dtype=torch.float64)
         nodes = self._trust.nodes_of(clients) if names == self.roster.names else ()
@@ -246,9 +252,9 @@ class GridClients:
     def _test(
         self, params: Tensor, seed: int, names: Sequence[str], split: Split = "test", *, alike: bool = False
     ) -> dict[int, tuple[Tested, Tested]]:
-        """Return the tests of clients that are here and have such examples, by their index among the names.
+        """Return the tests of reachable clients with such examples, by their index among the names.
 
-        With ``alike``, all clients count the same, however many examples they claim.
+        With ``alike``, all clients have equal weights, whatever their claims.
         """
         tested = self._census.tested() if split == "test" else self._census.homes()
         present = [number for number, name in enumerate(names) if name in tested]
@@ -286,7 +292,7 @@ class GridClients:
         seed: int,
         split: Split = "train",
     ) -> SurveyReplies:
-        """Return what every client reports at ``params``; none may be missing."""
+        """Return every client's report at ``params``; none may be missing."""
         names, outputs = self.roster.names, self.roster.num_outputs
         value = torch.empty(len(settings), len(names), dtype=torch.float64)
         cost = torch.empty_like(value)
@@ -299,7 +305,7 @@ class GridClients:
         return SurveyReplies(value, cost, tuple(sizes[number] for number in sorted(sizes)))
 
     def not_computing_its_graph(self, params: Tensor) -> list[str]:
-        """Return the clients on whose examples the model does something else than its graph; none may be missing."""
+        """Return the clients on whose examples model and graph differ; none may be missing."""
         names, outputs = self.roster.names, self.roster.num_outputs
         replies = self._inquiry.ask_all("query.graph", names, lambda who, _: GraphQuery(who, params, outputs))
         return [names[number] for numbers, same in replies if not same for number in numbers]
@@ -324,9 +330,9 @@ class GridClients:
         runs: Sequence[int],
         attempt: int,
     ) -> list[Arrivals]:
-        """Ask the nodes of these clients, which count runs from ``offset`` on; a later attempt waits for all of them.
+        """Ask the nodes of these clients, counting runs from ``offset``; a later attempt waits for all nodes.
 
-        A node that was silent once may be about to reconnect.
+        A silent node may be about to reconnect.
         """
         if attempt > 0:
             log(WARNING, "round %d: asking again, attempt %d", queries[0].round, attempt + 1)
@@ -384,5 +390,5 @@ def _alike(one: Spec, other: Spec) -> bool:
 
 
 def _flat(run: Run) -> Tensor:
-    """Return the run's parameters and statistics as one vector, as nodes take them."""
+    """Return the run's parameters and statistics as one vector for nodes."""
     return make_task(run.module, run.loss, layout=run.layout).initial()

@@ -1,4 +1,4 @@
-"""Questions about clients, sent to the nodes that hold them and repeated until all have replied."""
+"""Ask the nodes questions about their clients, repeatedly until all have replied."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -20,14 +20,19 @@ T = TypeVar("T")
 
 
 class Exchange(Protocol[T_co]):
-    """A query to a node about some of its clients, and how the reply is read."""
+    """A query to a node about some of its clients, with the reader of its reply."""
 
-    def encode(self) -> RecordDict: ...
-    def read(self, reply: RecordDict) -> T_co: ...
+    def encode(self) -> RecordDict:
+        """Return the message."""
+        ...
+
+    def read(self, reply: RecordDict) -> T_co:
+        """Return the content of a reply."""
+        ...
 
 
 class Inquiry:
-    """Asks the nodes that a census knows, each question at most ``attempts`` times."""
+    """A sender of questions to the nodes of a census, each question at most ``attempts`` times."""
 
     def __init__(self, post: Post, census: Census, settings: Flower, attempts: int) -> None:
         self._post, self._census, self._settings, self._attempts = post, census, settings, attempts
@@ -40,7 +45,7 @@ class Inquiry:
         *,
         some: Sequence[int] | None = None,
     ) -> list[tuple[list[int], T]]:
-        """Return each node's reply about the clients that it holds; ask nodes that fail again.
+        """Return each node's reply about its clients; ask nodes that fail again.
 
         ``query`` makes a node's question from the names of its clients and their indices among all names. A reply that
         is still missing after all attempts is an error. If only ``some`` clients are asked, by their indices, it is an
@@ -78,7 +83,10 @@ class Inquiry:
         )
 
     def heard(self, node: int, reply: RecordDict | str) -> RecordDict:
-        """Return the content of a node's reply; a node without a reply is asked nothing until it is greeted again."""
+        """Return the content of a node's reply.
+
+        After a missing reply, the node gets no queries until it is greeted again.
+        """
         called = self._census.label(node)
         if isinstance(reply, str):
             self._census.doubt(node)
@@ -90,7 +98,7 @@ class Inquiry:
         return reply
 
     def reachable(self, names: Sequence[str], *, everyone: bool = False) -> dict[str, int]:
-        """Return the node of each client that can be reached; wait for one, or with ``everyone`` for all of them."""
+        """Return the node of each reachable client; wait for one client, or with ``everyone`` for all of them."""
         self._census.look()
         deadline, enough = time.monotonic() + self._settings.wait, len(names) if everyone else 1
         while len(homes := {n: h for n, h in self._census.homes().items() if n in names}) < enough:

@@ -1,4 +1,4 @@
-"""``task="next-client"`` and ``task="sets"``: what follows about the next client from one reply of each client."""
+"""Run ``task="next-client"`` and ``task="sets"``: statements about the next client from one reply per client."""
 
 from collections.abc import Mapping
 from logging import INFO, WARNING
@@ -30,10 +30,10 @@ from wafl.train.clients import Roster
 
 
 def next_client(post: Post, values: Mapping[str, Any], kind: Literal["next", "sets"]) -> None:
-    """Ask each invited client once, and write what follows to ``next-client.json`` next to the model.
+    """Ask each invited client once, and write the statements to ``next-client.json`` next to the model.
 
-    The model is the run saved in ``folder``, or the parameters in a file ``*.safetensors`` for the app's model. Invited
-    are the clients named by ``invited``, or those that are here or in the study and did not train.
+    The model is the run saved in ``folder``, or the parameters in a file ``*.safetensors`` for the app's model. The
+    invited clients are named by ``invited``; by default, they are the present or known clients that did not train.
     """
     experiment, folder = from_run_config(values), Path(str(values["folder"]))
     questions = experiment.questions
@@ -72,14 +72,14 @@ def next_client(post: Post, values: Mapping[str, Any], kind: Literal["next", "se
 
 
 def check_support(questions: Questions, kind: Literal["next", "sets"], invited: int) -> None:
-    """Raise PreconditionError, before any client is asked, if this number of clients cannot support what is asked."""
+    """Raise PreconditionError, before any client is asked, if this number of clients cannot support the questions."""
     check_invited(questions, invited)
     if kind == "sets":
         questions.target().supported(invited)
 
 
 def _invited(roster: Roster, known: Roster | None, named: Any) -> tuple[str, ...]:
-    """Return the clients that are asked, all of which must be new to the model."""
+    """Return the invited clients, all of which must be new to the model."""
     trained = known.names if known is not None else roster.names if roster.unseen else ()
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
         raise ConfigError(f'run config: invited = {named!r} must be a list of clients, such as \'["north", "east"]\'')

@@ -1,4 +1,4 @@
-"""What travels between server and nodes: plain values and arrays, checked on arrival.
+"""Encode messages between server and nodes: plain values and arrays, checked on arrival.
 
 No code travels.
 """

@@ -1,4 +1,4 @@
-"""What our apps write to Flower's log: text from other machines is shown on one line, and never obeyed."""
+"""Log to Flower's log; text from other machines is shown on one line, without control characters."""
 
 from logging import getLogger
 from typing import Any
@@ -9,7 +9,7 @@ _flower = getLogger("flwr")  # what Flower shows of a Flower run
 
 
 def one_line(text: str) -> str:
-    r"""The text on one line, with a question mark for every character that a terminal would obey.
+    r"""Return the text on one line, with a question mark for every control character.
 
     >>> one_line("client\n\x1b[2J7")
     'client ?[2J7'
@@ -18,13 +18,13 @@ def one_line(text: str) -> str:
 
 
 def log(level: int, text: str, *arguments: Any, trace: bool = False) -> None:
-    """Log the text with its arguments filled in; with ``trace``, the error that is being handled too, line by line."""
+    """Log the text with its arguments filled in; with ``trace``, also the current error, line by line."""
     shown = [one_line(str(each)) if isinstance(each, str | Exception) else each for each in arguments]
     _flower.log(level, text, *shown, exc_info=trace)
 
 
 def shown_safely(error: BaseException) -> None:
-    """Change the texts of an error and of its causes so that whoever prints them shows them safely."""
+    """Change the texts of an error and of its causes so that they are safe to print."""
     cause: BaseException | None = error
     while cause is not None:
         cause.args = tuple(visible(each) if isinstance(each, str) else each for each in cause.args)

@@ -1,4 +1,4 @@
-"""What a Flower run may change of an app on a node: open keys, within ranges, judged before any code is imported."""
+"""Limit a Flower run's changes to an app on a node: open keys, within ranges, checked before any import."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,22 +23,22 @@ ON_SERVER = frozenset(
         "flower",
     }
 )
-"""What the server alone reads; on a node, it is as the app has it. Keys that are not ours are for nodes, too."""
+"""The keys that only the server reads; a node uses the app's values. Unknown keys are for nodes, too."""
 OPEN = ("schedule.rounds", "seeds")
 """The keys for nodes that every Flower run may change."""
 TRIAL = ("schedule.", "methods.")
-"""What a Flower run may change, to any numbers, where nodes hold a part of the experiment's own data set."""
+"""The keys that a Flower run may set to any numbers, on nodes with a part of the experiment's data set."""
 TASKS = "flower.tasks"
 """The key by which an app declares its tasks; ``[questions]`` declare the tasks about the next client."""
 FORM = 'open = {"schedule.learning_rate" = [1e-4, 0.5], "attack.kind" = ["none", "pgd"]}'
 Range = Sequence[Any]
 """Two numbers, or a choice of texts."""
 QUOTED = {"[": "list", "{": "table", '"': "text in quotes"}
-"""How a string that holds TOML begins, and what it holds."""
+"""The first characters of a string of TOML, and the kind of value that it contains."""
 
 
 def read_value(key: str, value: Any) -> Any:
-    """A value of a run config as it is meant: lists, tables and some texts are strings of TOML."""
+    """Return the intended value in a run config; lists, tables and some texts are strings of TOML."""
     if not isinstance(value, str) or not value.startswith(tuple(QUOTED)):
         return value
     try:
@@ -49,7 +49,7 @@ def read_value(key: str, value: Any) -> Any:
 
 @dataclass(frozen=True)
 class AppConfig:
-    """The run config of an app itself, by dotted keys, and the ranges of the keys that it opens for Flower runs."""
+    """An app's run config, by dotted keys, and the ranges of its open keys for Flower runs."""
 
     values: Mapping[str, Any]
     open: Mapping[str, Range] = field(default_factory=dict[str, Range])
@@ -80,7 +80,7 @@ class AppConfig:
     def on_node(self, given: Mapping[str, Any], *, own_data: bool = True) -> dict[str, Any]:
         """Return the app's run config with the changes of a Flower run, or raise ConfigError if one is not allowed.
 
-        Without ``own_data``, a node holds a part of the experiment's data set, and all numbers may change.
+        Without ``own_data``, a node has a part of the experiment's data set, and all numbers may change.
         """
         values = dict(self.values)
         for key, value in given.items():
@@ -120,7 +120,7 @@ class AppConfig:
             raise ConfigError(f"run config: {key} = {str(value)[:200]!r}: nodes take {words}, and lists of these")
 
     def _rule(self, key: str, own_data: bool) -> tuple[str, Callable[[Any], bool]] | None:
-        """Return which values a Flower run may give a key, in words and as a function; None if it may give none."""
+        """Return a key's allowed values for a Flower run, in words and as a function; None if there are none."""
         limits = self.open.get(key)
         if limits is not None and isinstance(limits[0], str):
             return " or ".join(limits), lambda value: value in limits

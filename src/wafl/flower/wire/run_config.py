@@ -1,4 +1,4 @@
-"""An experiment as a Flower run config, which holds plain values under dotted keys, and back."""
+"""Convert an experiment to a Flower run config, with plain values under dotted keys, and back."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,15 +21,15 @@ OWN = {
     "target": "",
     "invited": "[]",
 }
-"""What our ServerApp is told in addition to the experiment; see :mod:`wafl.flower.app.server`."""
+"""The settings of our ServerApp in addition to the experiment; see :mod:`wafl.flower.app.server`."""
 
 
 def to_run_config(experiment: Experiment) -> dict[str, Any]:
-    """The experiment in tables of plain values: each method has a table under its name, and lists are strings of TOML.
+    """Return the experiment as tables of plain values: one table per method, with lists as strings of TOML.
 
-    So are tables among the options of your own methods and parts, and text that could be mistaken for one of these.
-    What the schedule leaves out is an empty string, so that it can be set when a Flower run is started; the tolerance
-    and the caps are always written for the same reason. Nodes of a simulation are believed: they are ours.
+    Tables among the options of your own methods and parts are strings of TOML, too, and so is text that looks like
+    TOML. Omitted settings of the schedule are empty strings, so that they can be set when a Flower run is started; for
+    the same reason, the tolerance and the caps are always written. Nodes of a simulation are trusted.
     """
     remote = experiment.engine != "flower-sim"
     tolerance = (experiment.tolerance or Tolerance()).settled(remote=remote)
@@ -55,7 +55,7 @@ def to_run_config(experiment: Experiment) -> dict[str, Any]:
 
 
 def from_run_config(values: Mapping[str, Any]) -> Experiment:
-    """The experiment that dotted keys describe, with its clients on nodes."""
+    """Return the experiment in dotted keys, with its clients on nodes."""
     content: dict[str, Any] = {}
     for key, value in values.items():
         if key in OWN or (value == "" and key.startswith("schedule.")):
@@ -85,7 +85,7 @@ def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _options(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of any kind in plain values; a nested table stays in one piece, as its keys may have dots."""
+    """Return options of any kind as plain values; a nested table stays in one piece, since its keys may have dots."""
     for name in values:
         if not name.isidentifier():
             raise ConfigError(f"options: {name!r} is not an argument's name: use letters, '_' and, not first, digits")
@@ -101,7 +101,7 @@ def _write(value: Any) -> Any:
 
 
 def _inline(value: Any) -> str:
-    """A value as TOML in one line."""
+    """Return a value as TOML in one line."""
     import tomlkit
 
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What travels between a server and its nodes: plain values and arrays, no code; all of it is checked on arrival."""
+"""Encode messages between a server and its nodes: plain values and arrays, no code; all are checked on arrival."""
 
 import io
 import math
@@ -17,31 +17,31 @@ from wafl.parts.messages import PARAMS, Query, Replies, Reply
 from wafl.train.trust.admission import split
 
 FORMAT = 6
-"""The format of all messages; raised whenever a message changes, so that a mismatch is said when a node is greeted."""
+"""The format of all messages, raised with every change, so that a mismatch is reported at the greeting."""
 HEADER = 256
-"""The most bytes of the header of an array, which is Flower's own: a numpy file, so that Flower's mods can read it."""
+"""The maximum size of an array's header: an array is a numpy file, so that Flower's mods can read it."""
 DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.int64: "int64"}
 NUMBERS = ("loss", "cost")
-"""What a client reports of each query, in a record of metrics, so that a reply has one record of arrays."""
+"""A client's report for each query, in a record of metrics, so that a reply has one record of arrays."""
 LARGEST = 2**62
 LONGEST = 1000
-"""The most characters of a refusal."""
+"""The maximum length of a refusal."""
 T = TypeVar("T", int, float, str, bool)
 
 
 class WireError(ValueError):
-    """A message that is not what was agreed on; none of it is used."""
+    """A message that breaks the agreed format; none of it is used."""
 
 
 @dataclass(frozen=True)
 class NodeQuery:
-    """What one node is asked: one query per run, to clients that it holds.
+    """The queries to one node: one query per run, to its clients.
 
-    ``entry`` is the method's name in the experiment, ``runs`` are places in its sweep, and ``names`` says which client
-    each number is. ``training`` names the training, and ``saved`` is the last round that the server will not ask for
-    again. With ``pair``, a lane that is alone is computed next to a copy of itself. ``largest`` is the size of the
-    largest client, None if the method does not need to know it. ``cost_matrix`` ``[D, D]`` is the
-    ball's, if it follows from the clients.
+    ``entry`` is the method's name in the experiment, ``runs`` are indices in its sweep, and ``names`` maps each index
+    to its client. ``training`` names the training, and ``saved`` is the last round that the server will not request
+    again. With ``pair``, a single lane is computed next to a copy of itself. ``largest`` is the size of the largest
+    client, None if the method does not need it. ``cost_matrix`` ``[D, D]`` is the ball's matrix, if it comes from the
+    clients.
     """
 
     entry: str
@@ -58,6 +58,7 @@ class NodeQuery:
 
 
 def encode_query(query: NodeQuery) -> RecordDict:
+    """Return the message of a query."""
     first, scalars, iterates = query.queries[0], sorted(query.queries[0].scalars), sorted(query.queries[0].iterates)
     content = config_only(
         "query",
@@ -92,7 +93,10 @@ def encode_query(query: NodeQuery) -> RecordDict:
 
 
 def num_outputs(content: RecordDict) -> int:
-    """The outputs of the model that a query is about; a node builds it before reading the parameters, but no larger."""
+    """Return the outputs of a query's model, limited by the message's size.
+
+    A node builds the model before it reads the parameters.
+    """
     sent = content.get("params")
     size = sum(len(array.data) for array in sent.values()) if isinstance(sent, ArrayRecord) else 0
     return Reader(content, "query").one("outputs", int, 1, size // 4)
@@ -171,7 +175,7 @@ def decode_query(content: RecordDict, like: Tensor) -> NodeQuery:
 
 
 def _read_numbers(content: RecordDict, count: int, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The metrics of a reply: their names, and one number per client and run each; they may be non-finite."""
+    """Return the metrics of a reply, one number per client and run each; they may be non-finite."""
     record = content.get("numbers")
     values = dict(record) if isinstance(record, MetricRecord) else {}
     if set(values) != set(NUMBERS):
@@ -183,12 +187,12 @@ def _read_numbers(content: RecordDict, count: int, dtype: torch.dtype) -> dict[s
 
 
 def share(names: Sequence[str], values: Sequence[T], index: int) -> dict[str, T]:
-    """One run's values by name."""
+    """Return one run's values by name."""
     return dict(zip(names, values[index * len(names) : (index + 1) * len(names)], strict=True))
 
 
 def encode_replies(query: NodeQuery, replies: Sequence[Replies]) -> RecordDict:
-    """A message with one row per client; with partial sums one per run, the weighted mean of the finite ones."""
+    """Return a message with one row per client; with partial sums, one finite weighted mean per run."""
     if query.partial_sums:
         replies = [_averaged(each, reply) for each, reply in zip(query.queries, replies, strict=True)]
     content = config_only("reply")
@@ -200,7 +204,7 @@ def encode_replies(query: NodeQuery, replies: Sequence[Replies]) -> RecordDict:
 
 
 def decode_replies(content: RecordDict, query: NodeQuery) -> list[list[Reply]]:
-    """One reply per client and run; they may be non-finite, because that is one client's fault and not the node's."""
+    """Return one reply per client and run; values may be non-finite, a fault of one client and not the node."""
     Reader(content, "reply")  # refuses another version's
     sizes, first = [len(each.clients) for each in query.queries], query.queries[0]
     rows = [1] * len(sizes) if query.partial_sums else sizes
@@ -219,21 +223,21 @@ def decode_replies(content: RecordDict, query: NodeQuery) -> list[list[Reply]]:
 
 
 def arrays(**tensors: Tensor) -> ArrayRecord:
-    """A record of these tensors as arrays whose bytes have one order on every machine."""
+    """Return a record of these tensors as arrays with the same byte order on every machine."""
     values = {name: value.detach().cpu().numpy() for name, value in tensors.items()}
     little = {name: np.ascontiguousarray(value, value.dtype.newbyteorder("<")) for name, value in values.items()}
     return ArrayRecord({name: Array(value) for name, value in little.items()})
 
 
 def config_only(record: str, /, **values: Any) -> RecordDict:
-    """A message with one record of plain values and their format, without empty lists and None; tuples become lists."""
+    """Return a message of plain values and their format, without empty lists and None; tuples become lists."""
     listed = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
     filled = {name: value for name, value in listed.items() if value is not None and value != []}
     return RecordDict({record: ConfigRecord({"format": FORMAT, **filled})})
 
 
 def with_arrays(content: RecordDict, record: str, **tensors: Tensor) -> RecordDict:
-    """The message, to which one more record with these tensors was added."""
+    """Add a record with these tensors to the message, and return it."""
     content[record] = arrays(**tensors)
     return content
 
@@ -247,7 +251,7 @@ def read_arrays(
 
 
 def check_arrays(content: RecordDict, record: str, names: Sequence[str]) -> None:
-    """Raise WireError if a record does not hold exactly these arrays."""
+    """Raise WireError if a record does not contain exactly these arrays."""
     sent = content.get(record)
     keys = set(sent) if isinstance(sent, ArrayRecord) else set[str]()
     if keys != set(names):
@@ -255,7 +259,7 @@ def check_arrays(content: RecordDict, record: str, names: Sequence[str]) -> None
 
 
 def read_array(content: RecordDict, record: str, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """An array of exactly this shape, type and size in bytes; nothing is allocated before its header is checked."""
+    """Return an array of exactly this shape, type and size; its header is checked before any allocation."""
     sent = content.get(record)
     array = sent.get(name) if isinstance(sent, ArrayRecord) else None
     if array is None:
@@ -282,7 +286,7 @@ def read_doubles(content: RecordDict, record: str, name: str, shape: tuple[int, 
 
 
 def _header(data: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int | None:
-    """Where the numbers begin, if the header is that of such an array; it is a dict of literals, and nothing is run."""
+    """Return the position of the numbers after a valid header, a dict of literals that is never executed, or None."""
     stream = io.BytesIO(data)
     try:
         if np.lib.format.read_magic(stream) != (1, 0):
@@ -294,15 +298,16 @@ def _header(data: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int | 
 
 
 def finite(name: str, values: Tensor) -> Tensor:
+    """Return the values; raise WireError if one is not finite."""
     if not bool(torch.isfinite(values).all()):
         raise WireError(f"{name} holds NaN or infinity")
     return values
 
 
 class Reader:
-    """The plain values of a message; an error names the first that is missing, of another type or out of range.
+    """The plain values of a message; errors name the first value that is missing, of another type or out of range.
 
-    A message that another version wrote is refused before anything else of it is read, unless it is a refusal.
+    A message of another version raises an error before anything else is read, unless it is a refusal.
     """
 
     def __init__(self, content: RecordDict, record: str) -> None:
@@ -321,14 +326,17 @@ class Reader:
             )
 
     def has(self, name: str) -> bool:
+        """Return whether the message has this value."""
         return name in self._values
 
     def one(self, name: str, kind: type[T], low: float | None = None, high: float | None = None) -> T:
+        """Return one value of this type and range."""
         return self._checked(name, self._values.get(name), kind, low, high)
 
     def many(
         self, name: str, kind: type[T], count: int | None = None, low: float | None = None, high: float | None = None
     ) -> list[T]:
+        """Return a list of values of this type and range."""
         values = self._values.get(name, [])
         if not isinstance(values, list) or (count is not None and len(values) != count):
             wanted = "values" if count is None else f"{count} values"
@@ -336,14 +344,14 @@ class Reader:
         return [self._checked(name, value, kind, low, high) for value in values]
 
     def different(self, name: str) -> tuple[str, ...]:
-        """Strings that all differ."""
+        """Return a list of strings that are all different."""
         values = self.many(name, str)
         if len(set(values)) != len(values):
             raise WireError(f"{name}={short(values)} must all differ")
         return tuple(values)
 
     def names(self, name: str) -> tuple[str, ...]:
-        """Different strings, none of them empty."""
+        """Return a list of different, nonempty strings."""
         values = self.different(name)
         if "" in values:
             raise WireError(f"{name}={short(values)} must not have an empty name")
@@ -379,5 +387,6 @@ def _averaged(query: Query, replies: Replies) -> Replies:
 
 
 def short(value: Any) -> str:
+    """Return a value as text, cut off if it is long."""
     text = repr(value)
     return text if len(text) < 80 else f"{text[:77]}..."

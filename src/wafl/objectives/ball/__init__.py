@@ -1,4 +1,4 @@
-"""The Wasserstein ball and its relatives: where examples move, by which ascent, in which shape.
+"""Implement the Wasserstein ball and its relatives: targets of moves, ascents, and shapes of the ball.
 
-``wasserstein.py`` is the objective; the ``*_space.py`` files are where it climbs.
+``wasserstein.py`` contains the objective; the ``*_space.py`` files contain its ascents.
 """

@@ -1,14 +1,14 @@
-"""The inner maximization: a damped fixed-point iteration for every ground norm.
+"""Solve the inner maximization by a damped fixed-point iteration, for every ground norm.
 
-Linearized at the current point, ``max <g, d> - gamma ||d||^p`` has a closed form for each norm
-(``linear_maximizer``). The solver moves part of the way there,
+Linearized at the current point, ``max <g, d> - gamma ||d||^p`` has a closed form for each norm (``linear_maximizer``).
+The solver moves part of the way there,
 
     d <- d + a (linear_maximizer(g(d)) - d),
 
-which for the squared l2 cost is gradient ascent with step ``a / (2 gamma)``. For a loss that is convex in x the full
-step (a = 1) never descends: the linearized objective lies below the true one and touches it at d, and the step goes to
-its maximum. So a linear model needs no line search (``class_space.py``); otherwise each example finds its own a
-(``backtrack``).
+which for the squared l2 cost is gradient ascent with step ``a / (2 gamma)``. For a loss that is convex in x, the full
+step (a = 1) never lowers the objective: the linearized objective lies below the true one and touches it at d, and the
+step ends at its maximum. A linear model therefore needs no line search (``class_space.py``); otherwise a is found for
+each example (``backtrack``).
 """
 
 import math
@@ -26,21 +26,23 @@ from wafl.objectives.capture import everywhere
 
 @dataclass(frozen=True)
 class Room:
-    """How far each coordinate may move down and up before it leaves the bounds."""
+    """The distances that each coordinate may move down and up before it leaves the bounds."""
 
     down: Tensor
     up: Tensor
 
     @classmethod
     def within(cls, x: Tensor, bounds: tuple[float, float]) -> Self:
-        """The room of examples inside a box, whose ends may be infinite; the room itself is always finite."""
+        """Return the room of examples in a box, whose ends may be infinite; the room itself is always finite."""
         most = torch.finfo(x.dtype).max
         return cls((x - bounds[0]).clamp_max(most), (bounds[1] - x).clamp_max(most))
 
     def clip(self, delta: Tensor) -> Tensor:
+        """Return the move, limited to the room."""
         return torch.maximum(torch.minimum(delta, self.up), -self.down)
 
     def along(self, direction: Tensor) -> Tensor:
+        """Return the distance that each coordinate may move in its direction."""
         if direction.is_cuda:
             return torch.where(direction >= 0, self.up, self.down)
         up = torch.ge(direction, 0.0, out=torch.empty_like(direction))  # on a CPU, booleans take four times as long
@@ -50,7 +52,7 @@ class Room:
 def linear_maximizer(
     gradient: Tensor, gamma: Tensor, norm: float, power: int, room: Room | None = None, near: Tensor | None = None
 ) -> Tensor:
-    """``argmax <g, d> - gamma ||d||^power`` over d within ``room``; ``gradient [L, B, D]``, ``gamma [L]``.
+    """Return ``argmax <g, d> - gamma ||d||^power`` over d within ``room``; ``gradient [L, B, D]``, ``gamma [L]``.
 
     Without a room and with power 2 this is ``(||g||_* / 2 gamma) v``, where v is the unit vector of the norm that
     maximizes ``<g, v>``. With power 1 it is finite only within a room. The maximizer of a similar gradient, ``near``,
@@ -71,7 +73,7 @@ def linear_maximizer(
 
 
 def _free_lengths(size: Tensor, gamma: Tensor, norm: float) -> Tensor:
-    """Without bounds and with power 2: a single coordinate for l1, all coordinates alike for l_inf."""
+    """Return the lengths without bounds and with power 2: one coordinate for l1, all coordinates alike for l_inf."""
     price = 2.0 * gamma[:, None, None]
     if norm == math.inf:
         return size.sum(-1, keepdim=True) / price
@@ -96,10 +98,10 @@ def _l2_maximizer(gradient: Tensor, gamma: Tensor, power: int, room: Room | None
 
 
 def _l1_lengths(size: Tensor, space: Tensor, gamma: Tensor, power: int, near: Tensor | None) -> Tensor:
-    """Spend the total length on the steepest coordinates first, each as far as its space goes.
+    """Spend the total length on the steepest coordinates first, each up to its bound.
 
-    The next unit of length gains its coordinate's ``|g|`` and costs ``2 gamma total`` (power 2) or
-    ``gamma`` (power 1); spending stops where the cost reaches the gain.
+    The next unit of length gains its coordinate's ``|g|`` and costs ``2 gamma total`` (power 2) or ``gamma`` (power 1);
+    spending stops where the cost reaches the gain.
     """
     price = gamma[:, None, None]
     if power == 1:
@@ -116,7 +118,7 @@ def _l1_lengths(size: Tensor, space: Tensor, gamma: Tensor, power: int, near: Te
 
 
 def _linf_level(size: Tensor, space: Tensor, gamma: Tensor, power: int, near: Tensor | None) -> Tensor:
-    """Raise all coordinates together; one that reaches its bound stops gaining."""
+    """Raise all coordinates together; a coordinate at its bound stops gaining."""
     price = gamma[:, None, None]
     if power == 1:
         return crossing(space, size, price, lambda gain, price: torch.where(gain > price, math.inf, 0.0).to(gain))
@@ -136,11 +138,10 @@ def backtrack(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Iterate to the fixed point with a separate damping for each example, halved whenever a step would descend.
 
-    Returns the last points, their objective, and which examples have settled.
-
-    Points are ``[L, B, D]`` (``feature_dim`` 2) or ``[L, C, B]`` (1). ``evaluate(point)`` gives the objective and
-    what ``aim_at`` needs to find the linear maximizer there; ``length`` gives the size of a move. An example that has
-    converged, to within ``tolerance`` of its distance from the origin, is frozen individually.
+    Returns the last points, their objective, and which examples have converged. Points are ``[L, B, D]``
+    (``feature_dim`` 2) or ``[L, C, B]`` (1). ``evaluate(point)`` returns the objective and the input with which
+    ``aim_at`` finds the linear maximizer; ``length`` returns the size of a move. An example that has converged, to
+    within ``tolerance`` of its distance from the origin, is frozen individually.
     """
     point, (value, slope) = start, evaluate(start)
     damping = torch.ones_like(value)
@@ -167,13 +168,18 @@ def backtrack(
 
 
 def not_lower(trial: Tensor, value: Tensor) -> Tensor:
-    """Whether each trial is as high, up to rounding: near the maximum, steps that change only that must be taken."""
+    """Return whether each trial is at least as high as the value, up to rounding.
+
+    Near the maximum, steps that change only rounding must be accepted.
+    """
     return trial >= value - 4.0 * torch.finfo(value.dtype).eps * value.abs().clamp_min(1.0)
 
 
 def close(left: Tensor, tolerance: float, whole: Tensor) -> Tensor:
+    """Return whether the remaining length is within the tolerance of the whole, finite length."""
     return (left <= tolerance * whole) & (whole < math.inf)
 
 
 def settling(tolerance: float, like: Tensor) -> float:
+    """Return the tolerance at which an example counts as converged; positive even if ``tolerance`` is 0."""
     return tolerance if tolerance > 0 else math.sqrt(torch.finfo(like.dtype).eps)

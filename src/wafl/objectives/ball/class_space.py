@@ -1,9 +1,9 @@
-"""The l2 ascent of a linear model, in as many dimensions as it has outputs, without bounds and within a box.
+"""Compute the l2 ascent of a linear model, in a space with one dimension per output, with or without a box.
 
-For a convex loss the full step of the fixed-point iteration never descends, but near the concavity limit it converges
-slowly. Each step is then about ``ratio`` times the one before, so all remaining steps add up to ``ratio / (1 - ratio)``
-times the last one. They are taken at once, example by example (Aitken, "On Bernoulli's numerical solution of algebraic
-equations", 1926).
+For a convex loss the full step of the fixed-point iteration never lowers the objective, but near the concavity limit it
+converges slowly. Each step is then about ``ratio`` times the previous step, so all remaining steps add up to ``ratio /
+(1 - ratio)`` times the last one. They are taken at once, example by example (Aitken, "On Bernoulli's numerical solution
+of algebraic equations", 1926).
 """
 
 from collections.abc import Callable
@@ -23,16 +23,16 @@ from wafl.tasks.problem import Problem
 from wafl.tasks.products import product
 
 TURN = 4
-"""The number of full steps between two extrapolations: the first steps settle all but the slowest direction."""
+"""The number of full steps between two extrapolations; the first steps settle all but the slowest direction."""
 LARGEST_RATIO = 0.98
 """The slowest convergence that is extrapolated in full."""
 LARGEST_BOXED_RATIO = 0.8
-"""The slowest convergence within a box that is extrapolated; beyond it, an example has hardly begun to converge."""
+"""The slowest convergence within a box that is extrapolated; above it, convergence has hardly begun."""
 
 
 @dataclass(frozen=True)
 class Spot:
-    """A point ``[L, C, B]``, the point it aims at, its objective ``[L, B]``, its squared distance and its outputs."""
+    """A point ``[L, C, B]``, its target, its objective ``[L, B]``, its squared distance and its outputs."""
 
     point: Tensor
     aim: Tensor
@@ -42,11 +42,13 @@ class Spot:
 
 
 class ClassSpace:
-    """Every iterate is ``x + W^T u``. With ``G = W W^T`` and ``s = W x + b``, outputs are ``s + G u``, the squared
-    distance is ``u^T G u``, and the fixed-point iteration is ``v <- dloss(s + G u)`` for ``v = 2 gamma u``.
+    """The space of a linear model's outputs, in which every iterate is ``x + W^T u``.
+
+    With ``G = W W^T`` and ``s = W x + b``, outputs are ``s + G u``, the squared distance is ``u^T G u``, and the
+    fixed-point iteration is ``v <- dloss(s + G u)`` for ``v = 2 gamma u``.
 
     Points are ``v + e``, of shape ``[L, C, B]`` (examples last: a softmax along a short last dimension is slow). If the
-    gradient is ``p - e_y``, with p the probabilities of a loss such as the cross-entropy, the origin e is ``e_y``: then
+    gradient is ``p - e_y``, with p the probabilities of a loss such as the cross-entropy, the origin e is ``e_y``. Then
     a point is a probability vector, and the iteration is ``p <- softmax(s + G (p - e_y) / 2 gamma)``. Otherwise e is 0.
     """
 
@@ -65,40 +67,43 @@ class ClassSpace:
 
     @cached_property
     def base(self) -> Tensor:
-        """The outputs at point 0, from which full steps go."""
+        """The outputs at point 0, where full steps start."""
         return torch.baddbmm(self.at_rest, self.gram, self.origin, alpha=-1.0)
 
     def class_starts(self) -> list[Tensor]:
-        """Where the linear pieces ``s_k - s_y`` of a loss with probabilities aim: the corners of the simplex."""
+        """Return the targets of a loss's linear pieces ``s_k - s_y``: the corners of the simplex."""
         if self.probabilities is None:
             return []
         corners = torch.eye(self.features, dtype=self.origin.dtype, device=self.origin.device)
         return [corner[None, :, None].expand_as(self.origin) for corner in corners]
 
     def random_start(self, draw: Tensor) -> Tensor:
+        """Return the start at a random displacement from the origin."""
         return self.origin + draw.mT
 
     def aim_at(self, point: Tensor) -> Tensor:
+        """Return the target of a full step from the point."""
         return self.slope(torch.baddbmm(self.base, self.gram, point))
 
     def slope(self, outputs: Tensor) -> Tensor:
-        """The point that these outputs aim at: the gradient of the loss there, plus the origin."""
+        """Return the target of a full step with these outputs: the gradient of the loss plus the origin."""
         if self.probabilities is not None:
             return self.probabilities(outputs.mT).mT
         return self.loss.gradient(outputs.mT, self.y).mT
 
     def squared(self, move: Tensor) -> Tensor:
-        """``u^T G u`` for the difference of two points."""
+        """Return ``u^T G u`` for the difference of two points."""
         return self._squared(torch.bmm(self.gram, move), move)
 
     def _squared(self, change: Tensor, move: Tensor) -> Tensor:
         return (change * move).sum(1).clamp_min_(0.0) * self.half_price[:, None]
 
     def length(self, move: Tensor) -> Tensor:
+        """Return the length of a move."""
         return self.squared(move).sqrt()
 
     def evaluate(self, point: Tensor) -> Spot:
-        """All about a point; from ``base``, outputs would lose digits to a tiny gamma."""
+        """Return the spot of a point; outputs from ``base`` would lose digits at a tiny gamma."""
         move = point - self.origin
         change = torch.bmm(self.gram, move)
         outputs, squared = self.at_rest + change, self._squared(change, move)
@@ -107,10 +112,11 @@ class ClassSpace:
 
     @cached_property
     def rest(self) -> Spot:
+        """The spot at the origin."""
         return self.evaluate(self.origin)
 
     def climb(self, start: Tensor | None, steps: int, tolerance: float) -> tuple[Spot, Tensor]:
-        """Where the iteration ends, and whether it has settled there."""
+        """Return the last spot of the iteration, and whether each example has converged."""
         if not self.loss.convex:
             return self._backtrack(self.origin if start is None else start, steps, tolerance)
         begin = self.rest if start is None else self.evaluate(start)
@@ -151,7 +157,7 @@ class ClassSpace:
         return Spot(*(pick(field.name) for field in fields(Spot)))
 
     def _full_steps(self, point: Tensor, steps: int) -> Tensor:
-        """Full steps, which never descend; after one that changes no bit, the others would not either."""
+        """Take full steps, which never lower the objective; stop after a step that changes no bit."""
         if self.probabilities is not None and (climb := _one_kernel(point)) is not None:
             return climb(self.base, self.gram, point, steps)
         for step in range(steps):
@@ -169,6 +175,7 @@ class ClassSpace:
         return self.evaluate(point), settled
 
     def ascend(self, start: Tensor | None, steps: int, tolerance: float) -> Move:
+        """Return the move of the best spot; an example moves only if its objective rises."""
         (at, converged), rest = self.climb(start, steps, tolerance), self.rest
         climbed = at.value >= rest.value  # always, except for rounding
         fell = ~climbed
@@ -180,7 +187,7 @@ class ClassSpace:
 
 
 def _one_kernel(point: Tensor) -> Callable[[Tensor, Tensor, Tensor, int], Tensor] | None:
-    """All steps of a softmax in one kernel, where there is one."""
+    """Return the kernel that takes all steps of a softmax at once, or None if there is none."""
     if point.device.type != "cuda" or point.dtype != torch.float32:
         return None
     kernel = kernels("wafl.objectives.ball.one_kernel")
@@ -188,7 +195,7 @@ def _one_kernel(point: Tensor) -> Callable[[Tensor, Tensor, Tensor, int], Tensor
 
 
 def _extrapolated(path: list[Tensor]) -> Tensor:
-    """Return where the last three points of the path lead; where it does not converge, its last point."""
+    """Return the limit of the path's last three points; where it does not converge, its last point."""
     before, last = path[-2] - path[-3], path[-1] - path[-2]
     ratio = (last * before).sum(1) / before.square().sum(1)
     ratio = torch.where(ratio < 1.0, ratio, 0.0).clamp_(0.0, LARGEST_RATIO)  # steps that grow lead away from it
@@ -196,11 +203,11 @@ def _extrapolated(path: list[Tensor]) -> Tensor:
 
 
 class BoxSpace(ClassSpace):
-    """The ascent for a convex loss and the squared l2 cost, where moves stay in a box.
+    """The space of the ascent for a convex loss and the squared l2 cost, where moves stay in a box.
 
-    The whole step of the iteration, ``v <- dloss(W clip(x + W^T v / 2 gamma) + b)``, never descends, as without
-    bounds; but the clipped inputs have to be written. So it starts from the solution without bounds, which stays if it
-    lies inside the box, and every second step is extrapolated (Aitken).
+    The full step of the iteration, ``v <- dloss(W clip(x + W^T v / 2 gamma) + b)``, never lowers the objective, as
+    without bounds. But it must write the clipped inputs. The iteration therefore starts at the solution without bounds,
+    which is final if it lies inside the box. Every second step is extrapolated (Aitken).
     """
 
     def __init__(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, bounds: Box) -> None:
@@ -211,13 +218,15 @@ class BoxSpace(ClassSpace):
         check_inside(x.base, bounds)
 
     def moved(self, move: Tensor) -> Tensor:
-        """The examples ``[L, B, D]`` at a point minus the origin."""
+        """Return the examples ``[L, B, D]`` after a move in the class space, clipped to the box."""
         return torch.baddbmm(self.flat, (move * self.half_price[:, None, None]).mT, self.weight).clamp_(*self.bounds)
 
     def boxed_outputs(self, moved: Tensor) -> Tensor:
+        """Return the outputs of moved examples."""
         return product(self.weight, moved, self.bias[..., None])
 
     def ascend(self, start: Tensor | None, steps: int, tolerance: float) -> Move:
+        """Return the best move within the box; an example moves only if its objective rises."""
         free = self.climb(start, steps, tolerance)[0].point
         free = torch.where(free.isfinite(), free, self.origin)
         point, converged = self._climb_boxed(free, steps, tolerance)
@@ -234,7 +243,7 @@ class BoxSpace(ClassSpace):
         return Move(inputs, self.y, torch.maximum(value, at_rest), torch.where(climbed, squared, 0.0), converged)
 
     def _climb_boxed(self, point: Tensor, steps: int, tolerance: float) -> tuple[Tensor, Tensor]:
-        """Take full steps, every second one extrapolated; return the last point, and which examples have settled."""
+        """Take full steps, every second one extrapolated; return the last point and which examples converged."""
         enough = settling(tolerance, point)
         last, settled = torch.full_like(point, torch.inf), torch.zeros_like(point[:, 0], dtype=torch.bool)
         for turn in range(steps):

@@ -1,4 +1,4 @@
-"""The cost matrix of how clients differ, from the means of their classes: no example leaves its client."""
+"""Compute the cost matrix of the differences between clients from their class means; no example leaves its client."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from wafl.objectives.ball.cost_matrix import CLIENTS, CostMatrix
 
 @frozen
 class ClassMeans:
-    """The mean of each class that a client has, for several clients, by class and then by client."""
+    """The mean of each class at each of several clients, ordered by class and then by client."""
 
     labels: Annotated[Tensor, "The class of each mean ``[G]``; targets of a regression count as one class, 0."]
     clients: Annotated[Tensor, "Whose it is ``[G]``."]
@@ -22,12 +22,12 @@ class ClassMeans:
     counts: Annotated[Tensor, "Of how many examples each is ``[G]``."]
 
     def sizes(self, num_clients: int) -> list[int]:
-        """How many examples each client has."""
+        """Return the number of examples of each client."""
         return torch.zeros(num_clients, dtype=torch.int64).index_add_(0, self.clients, self.counts).tolist()
 
 
 def class_means(x: Tensor, y: Tensor, owner: Tensor) -> ClassMeans:
-    """The class means of examples ``x [N, ...]`` with labels ``y [N]``, whose clients are ``owner [N]``."""
+    """Return the class means of examples ``x [N, ...]`` with labels ``y [N]`` and clients ``owner [N]``."""
     labels = torch.zeros_like(owner) if y.is_floating_point() else y
     groups, group = torch.stack([labels, owner], dim=1).unique(dim=0, return_inverse=True)
     counts = torch.bincount(group, minlength=len(groups))
@@ -37,7 +37,7 @@ def class_means(x: Tensor, y: Tensor, owner: Tensor) -> ClassMeans:
 
 
 def joined(parts: Sequence[ClassMeans]) -> ClassMeans:
-    """The class means of several groups of clients, in the order of :class:`ClassMeans`."""
+    """Return the class means of several groups of clients, in the order of :class:`ClassMeans`."""
     labels, clients = (torch.cat([getattr(part, name) for part in parts]) for name in ("labels", "clients"))
     order = torch.stack([labels, clients], dim=1).unique(dim=0, return_inverse=True)[1].argsort()
     means, counts = (torch.cat([getattr(part, name) for part in parts]) for name in ("means", "counts"))
@@ -48,9 +48,8 @@ def cost_matrix_of_means(classes: ClassMeans, shrinkage: float = 0.1) -> CostMat
     """Return the root of the covariance of the class means between clients, shrunk toward a round ball.
 
     ``B = sum_c sum_i n_ic (m_ic - m_c)(m_ic - m_c)^T / sum n_ic``, with ``m_ic`` the mean of the class c at client i,
-    ``n_ic`` how many examples it is of, and ``m_c`` the mean over all clients. Then
-    ``A^2 = (1 - shrinkage) B / b + shrinkage I`` with ``b = trace(B) / D``, so that a move costs on average what it
-    costs in a round ball.
+    ``n_ic`` the number of its examples, and ``m_c`` the mean over all clients. Then ``A^2 = (1 - shrinkage) B / b +
+    shrinkage I`` with ``b = trace(B) / D``, so that the average cost of a move is the same as in a round ball.
     """
     means, counts = classes.means, classes.counts.double()
     labels, of_class = classes.labels.unique(return_inverse=True)
@@ -68,12 +67,12 @@ def cost_matrix_of_means(classes: ClassMeans, shrinkage: float = 0.1) -> CostMat
 
 
 def client_cost_matrix(x: Tensor, y: Tensor, owner: Tensor, shrinkage: float = 0.1) -> CostMatrix:
-    """Return the cost matrix of how clients differ, from their examples ``x [N, ...]``.
+    """Return the cost matrix of the differences between clients, from their examples ``x [N, ...]``.
 
     See :func:`cost_matrix_of_means`.
 
-    ``y [N]`` are the labels; targets of a regression count as one class. ``owner [N]`` says whose each example is, and
-    ``shrinkage`` is the part that is round.
+    ``y [N]`` are the labels; regression targets count as one class. ``owner [N]`` contains the client of each example,
+    and ``shrinkage`` is the weight of the round ball.
     """
     return cost_matrix_of_means(class_means(x, y, owner), shrinkage)
 

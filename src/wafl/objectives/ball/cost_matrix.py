@@ -1,7 +1,7 @@
-"""The cost matrix of a ball: a ground cost ``||A^-1 (x' - x)||`` instead of ``||x' - x||`` makes some moves cheaper.
+"""Define the cost matrix of a ball: a ground cost ``||A^-1 (x' - x)||`` makes some moves cheaper than others.
 
-With ``x' = x + A v`` the cost is ``||v||``: such a ball is a round one in another space. There, a linear model has
-the weights ``W A``, and its Gram matrix is ``W A A^T W^T``.
+With ``x' = x + A v`` the cost is ``||v||``, so the ball is round in another space. There, a linear model has the
+weights ``W A``, and its Gram matrix is ``W A A^T W^T``.
 """
 
 from dataclasses import KW_ONLY, dataclass
@@ -22,10 +22,10 @@ WAYS = f"{CLIENTS!r}, a square matrix, or one number per feature"
 
 
 class CostMatrix:
-    """The matrix A ``[D, D]``; two cost matrices are equal if their numbers are."""
+    """The matrix A ``[D, D]``; two cost matrices are equal if their numbers are equal."""
 
     def __init__(self, values: Any) -> None:
-        """``values`` is a matrix, or D numbers for a diagonal one: how far each feature goes at the same cost."""
+        """Store a matrix, or D numbers for a diagonal matrix: the move of each feature at the same cost."""
         try:
             given = torch.as_tensor(np.asarray(values, dtype=np.float64).copy())
         except (TypeError, ValueError) as error:
@@ -44,14 +44,14 @@ class CostMatrix:
         self._copies: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
     def like(self, x: Tensor) -> Tensor:
-        """A with the type and on the device of x."""
+        """Return A with the type and on the device of x."""
         kind = (x.dtype, x.device)
         if kind not in self._copies:
             self._copies[kind] = self.matrix.to(x)
         return self._copies[kind]
 
     def check_fits(self, features: int) -> None:
-        """Refuse examples with another number of features."""
+        """Raise ValueError if examples have another number of features."""
         if len(self.matrix) != features:
             raise ValueError(f"cost_matrix is for {len(self.matrix)} features, and an example has {features}")
 
@@ -66,7 +66,7 @@ class CostMatrix:
 
 
 def check_cost_matrix(value: Any) -> CostMatrix | str | None:
-    """Return a user's cost matrix: None for a round ball, or ``"clients"`` if it follows from how clients differ."""
+    """Return a user's cost matrix: None for a round ball, or ``"clients"`` to derive it from the clients."""
     if value is None or isinstance(value, CostMatrix):
         return value
     if isinstance(value, str):
@@ -77,7 +77,7 @@ def check_cost_matrix(value: Any) -> CostMatrix | str | None:
 
 
 def read_cost_matrix(text: str) -> str | list[float]:
-    """What a word of a command stands for: clients, or one number per feature."""
+    """Parse a cost matrix in a command's option: ``clients``, or one number per feature."""
     try:
         return text if text == CLIENTS else [float(part) for part in text.split(",")]
     except ValueError:
@@ -85,13 +85,13 @@ def read_cost_matrix(text: str) -> str | list[float]:
 
 
 def _product(rows: Tensor, matrix: Tensor) -> Tensor:
-    """``rows @ matrix`` of a double matrix: summed in single, last bits would depend on the number of lanes."""
+    """Return ``rows @ matrix`` for a double matrix; sums in single precision would depend on the number of lanes."""
     return (rows.double() @ matrix).to(rows)
 
 
 @dataclass(frozen=True)
 class StretchedProblem(Problem):
-    """A problem in the space where the ball is round: an input u stands for ``x + A (u - x)``."""
+    """A problem in the space where the ball is round: an input u means ``x + A (u - x)``."""
 
     _: KW_ONLY
     inner: Problem
@@ -100,6 +100,7 @@ class StretchedProblem(Problem):
 
     @cached_property
     def factor(self) -> Tensor:
+        """The matrix A in double precision."""
         return self.cost_matrix.like(self.params).double()
 
     @cached_property
@@ -107,7 +108,7 @@ class StretchedProblem(Problem):
         return self.x.dense()
 
     def real(self, u: Tensor | Inputs) -> Moved:
-        """The example that u stands for; without writing a pixel if u is where a linear model's ascent ended."""
+        """Return the example that u means, without writing pixels at the end of a linear model's ascent."""
         if isinstance(u, Inputs) and u.shift is None and u.base is self.x.base:
             return u
         if isinstance(u, Inputs) and u.shift is not None and u.weight is not None and u.outputs is not None:
@@ -118,27 +119,32 @@ class StretchedProblem(Problem):
         return moved if known is None else Inputs(moved, len(moved), outputs=known)
 
     def forward(self, x: Tensor) -> Inputs:
+        """Return the inputs of examples."""
         return shared(x)
 
     def outputs(self, x: Moved) -> Tensor:
+        """Return the model's outputs at examples of this space."""
         return self.inner.outputs(x if isinstance(x, Shifted) else self.real(x))
 
     def loss_and_gradient(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the losses, and their gradients in this space."""
         loss, gradient = self.inner.loss_and_gradient(cast(Tensor, self.real(x)), y)
         return loss, _product(gradient.flatten(2), self.factor).view_as(x)
 
     @cached_property
     def linear(self) -> tuple[Tensor, Tensor] | None:
+        """The weights and biases in this space, or None if the model is not linear."""
         linear = self.inner.linear
         return None if linear is None else (_product(linear[0], self.factor), linear[1])
 
     @cached_property
     def curvature(self) -> Tensor | None:
+        """L_zz in this space, or None if it is unknown."""
         return stretched_curvature(self.inner, self.cost_matrix)
 
 
 def stretched_curvature(problem: Problem, cost_matrix: CostMatrix | None) -> Tensor | None:
-    """L_zz in the space where the ball is round, ``[L]``; None if it is unknown."""
+    """Return L_zz in the space where the ball is round, ``[L]``, or None if it is unknown."""
     if cost_matrix is None:
         return problem.curvature
     if problem.linear is None:

@@ -1,4 +1,4 @@
-"""The ascent on the inputs themselves: any model, norm, power and bounds."""
+"""Ascend on the inputs themselves, for any model, norm, power and bounds."""
 
 from dataclasses import dataclass, replace
 
@@ -35,20 +35,24 @@ class InputSpace:
         self.room = None if self.bounds is None else Room.within(self.flat, self.bounds)
 
     def cost(self, delta: Tensor) -> Tensor:
+        """Return the cost of each move, without gamma."""
         return power_norm(delta, self.norm, self.power)
 
     def evaluate(self, delta: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the objective of each move, and the gradient of the loss there."""
         loss, gradient = self.problem.loss_and_gradient(self.x + delta.view_as(self.x), self.y)
         return loss - self.gamma[:, None] * self.cost(delta), gradient.flatten(2)
 
     def aim_at(self, gradient: Tensor) -> Tensor:
+        """Return the linear maximizer for a gradient, the target of a full step."""
         return linear_maximizer(gradient, self.gamma, self.norm, self.power, self.room)
 
     def length(self, move: Tensor) -> Tensor:
+        """Return the length of each move."""
         return power_norm(move, self.norm, 1)
 
     def class_starts(self) -> list[Tensor]:
-        """For each class k, where ``s_k - s_y``, the difference of the losses of two labels, aims."""
+        """Return, for each class k, the target of ``s_k - s_y``, the difference of two labels' losses."""
         if self.problem.output_loss.probabilities is None:
             return []
         gradient = self.problem.gradient(self.x, self.y)
@@ -56,11 +60,12 @@ class InputSpace:
         return [self.aim_at((gradient - self.problem.gradient(self.x, label)).flatten(2)) for label in labels]
 
     def random_start(self, draw: Tensor) -> Tensor:
-        """As far away as the first step goes, in a direction that the norm favors."""
+        """Return a start at the distance of the first step, in a direction that the norm favors."""
         gradient = self.evaluate(torch.zeros_like(self.flat))[1]
         return self.aim_at(draw * power_norm(gradient, 2, 1)[..., None])
 
     def ascend(self, start: Tensor | None, steps: int, tolerance: float) -> Move:
+        """Return the best move of the ascent from a start, by default from the examples."""
         origin = torch.zeros_like(self.flat)
         begin = origin if start is None else start
         delta, value, settled = backtrack(
@@ -75,7 +80,7 @@ class InputSpace:
 
 
 def num_classes(problem: Problem, x: Inputs) -> int:
-    """How many outputs the models have."""
+    """Return the number of outputs of the models."""
     if problem.linear is not None:
         return problem.linear[0].shape[1]
     return problem.outputs(x).shape[-1]
@@ -83,10 +88,10 @@ def num_classes(problem: Problem, x: Inputs) -> int:
 
 @dataclass(frozen=True)
 class _Moving:
-    """The examples that move, ``[L, B]`` or ``[N, 1]``: their moves, what decides where they aim, and who has settled.
+    """The examples that still move, ``[L, B]`` or ``[N, 1]``: their moves, their targets, and which have converged.
 
-    Within bounds, a CPU leaves settled examples out of what it computes for each example by itself, once they are half
-    of all; ``rows`` are the numbers of the others.
+    Within bounds, a CPU leaves converged examples out of the computations per example, once they are half of all
+    examples; ``rows`` are the indices of the others.
     """
 
     delta: Tensor
@@ -99,14 +104,14 @@ class _Moving:
         return values if self.rows is None else _chosen(values, self.rows)
 
     def write(self, values: Tensor, part: Tensor) -> Tensor:
-        """Write values of these examples over those of all examples."""
+        """Write values of these examples over the values of all examples."""
         if self.rows is None:
             return part
         values.view(-1, *values.shape[2:]).index_copy_(0, self.rows, part[:, 0])
         return values
 
     def at(self, aim: Tensor, settled: Tensor) -> "_Moving":
-        """Move the examples that have not settled to where they aim."""
+        """Move the examples that have not converged to their targets."""
         at_hand = self.room is not None and not aim.is_cuda
         count = int(settled.sum()) if at_hand else 1
         if self.room is None or not at_hand or 2 * count < settled.numel():
@@ -128,6 +133,7 @@ class LinearSpace(InputSpace):
     """The inputs of a linear model with a convex loss of bounded slopes, where the full step never descends."""
 
     def ascend(self, start: Tensor | None, steps: int, tolerance: float) -> Move:
+        """Return the best move of the full steps from a start, by default from the examples."""
         assert self.problem.linear is not None
         weight, loss = self.problem.linear[0], self.problem.output_loss
         at_rest = self.problem.outputs(self.x).mT

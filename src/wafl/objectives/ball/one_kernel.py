@@ -1,4 +1,4 @@
-"""The iteration ``p <- softmax(base + gram p)`` on a GPU in one kernel: examples stay in registers between steps."""
+"""Iterate ``p <- softmax(base + gram p)`` on a GPU in one kernel, with examples in registers between steps."""
 
 import torch
 import triton
@@ -6,13 +6,13 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK = 16
-"""Examples of a program, and the least side of a matrix that ``tl.dot`` takes."""
+"""The number of examples per program, and the smallest side of a matrix for ``tl.dot``."""
 MOST_CLASSES = BLOCK
-"""62 classes do not stay in registers, and take longer than kernels one after another."""
+"""The maximum number of classes; 62 classes exceed the registers and are slower than separate kernels."""
 
 
 def softmax_steps(base: Tensor, gram: Tensor, point: Tensor, steps: int) -> Tensor:
-    """Where ``steps`` steps lead from the point ``[L, C, B]``, all float32."""
+    """Return the point ``[L, C, B]`` after ``steps`` steps, all in float32."""
     lanes, classes, examples = point.shape
     base, gram, point, end = base.contiguous(), gram.contiguous(), point.contiguous(), torch.empty_like(point)
     _climb[(lanes, triton.cdiv(examples, BLOCK))](base, gram, point, end, classes, examples, steps, BLOCK, num_warps=1)

@@ -1,21 +1,21 @@
-"""The W_1 ball without bounds, for a linear model with cross-entropy: what is descended if a radius is given.
+"""Train for a given radius of the W_1 ball without bounds, for a linear model with cross-entropy.
 
 Let L be the largest ``||w_j - w_k||_*`` of two classes and kappa the label cost. The dual of the worst expected loss is
 
     inf over gamma >= L of  gamma radius + E max over k of [loss(x, k) - gamma kappa 1(k != y)],
 
-because below L the supremum over x is infinite, and from L on no move of x pays (for two classes: Shafieezadeh-Abadeh,
-Mohajerin Esfahani and Kuhn, "Distributionally robust logistic regression", NeurIPS 2015). The budget that labels leave
-is spent by a little mass that goes ever farther along the steepest direction: it adds
-``L (radius - cost of the labels)``. With fixed labels this is ``E[loss] + L radius``.
+because below L the supremum over x is infinite, and from L on no move of x gains (for two classes: Shafieezadeh-Abadeh,
+Mohajerin Esfahani and Kuhn, "Distributionally robust logistic regression", NeurIPS 2015). The part of the budget that
+labels do not use pays for a little mass that moves ever farther along the steepest direction. It adds ``L (radius -
+cost of the labels)``. With fixed labels this is ``E[loss] + L radius``.
 
 With ``gamma = L + excess``, an excess that all clients share, the gradient in the parameters is a mean over examples,
 
     E[gradient of loss(x, k*)] + (radius - E[cost of k*]) gradient of L,
 
-so it is as federated as any other. The excess falls while labels cost less than the radius in the mean over a round's
-local steps, and rises while they cost more, by a factor in proportion. One step alone does not tell: which labels pay
-changes from one to the next.
+so federated training needs no other messages for it. The excess falls while the mean cost of labels over a round's
+local steps is below the radius, and rises while it is above, by a proportional factor. A single step is not enough,
+because the labels that change differ from step to step.
 """
 
 import math
@@ -30,7 +30,7 @@ from wafl.tasks.problem import Problem
 
 
 def known_slopes(problem: Problem, norm: float, cost_matrix: Tensor | None = None) -> Tensor:
-    """For each label how steep the loss can be, ``[L, C]``, in a ball with this cost matrix."""
+    """Return the largest slope of the loss for each label, ``[L, C]``, in a ball with this cost matrix."""
     loss, slopes = problem.output_loss, None
     if problem.linear is not None and loss.convex:
         weight = problem.linear[0]
@@ -46,7 +46,7 @@ def known_slopes(problem: Problem, norm: float, cost_matrix: Tensor | None = Non
 def descend_dual(
     problem: Problem, x: Inputs, y: Tensor, state: ObjectiveState, radius: float, norm: float, label_cost: float
 ) -> Move:
-    """Return the labels that pay, and the terms that the model descends; the state may have another radius per lane."""
+    """Return the changed labels, and the terms that the model descends; ``state`` may set a radius per lane."""
     radii = lane_scalar(state, "radius", radius, problem.params)
     excess = lane_scalar(state, "excess", 0.0, problem.params)
     slope = known_slopes(problem, norm).amax(-1)
@@ -64,7 +64,10 @@ def descend_dual(
 def _labels_that_pay(
     problem: Problem, outputs: Tensor, y: Tensor, gamma: Tensor, label_cost: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """``max over k of loss(x, k) - gamma label_cost 1(k != y)``, its k, and what that label costs: each ``[L, B]``."""
+    """Return ``max over k of loss(x, k) - gamma label_cost 1(k != y)``, its k, and that label's cost.
+
+    Each has the shape ``[L, B]``.
+    """
     loss = problem.output_loss.value(outputs, y)
     if math.isinf(label_cost):
         return loss, y, torch.zeros_like(loss)
@@ -75,7 +78,10 @@ def _labels_that_pay(
 
 
 def _steeper(problem: Problem, x: Inputs, factor: Tensor, norm: float) -> tuple[Term, Term]:
-    """``factor [L, B]`` times the gradient of L: ``s_j - s_k`` of the farthest classes at the steepest v, less at 0."""
+    """Return ``factor [L, B]`` times the gradient of L.
+
+    This is the gradient of ``s_j - s_k`` of the farthest classes at the steepest v, minus the gradient at 0.
+    """
     assert problem.linear is not None
     weight, lanes = problem.linear[0], torch.arange(x.lanes, device=factor.device)
     classes = weight.shape[1]

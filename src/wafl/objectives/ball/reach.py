@@ -1,4 +1,7 @@
-"""The gamma at which a batch moves a given distance; a learned one lags behind the model, and could tear it apart."""
+"""Estimate the gamma at which a batch moves a given distance.
+
+A learned gamma lags behind the model, and the longer moves could destroy the model.
+"""
 
 from collections.abc import Callable
 
@@ -12,13 +15,13 @@ from wafl.tasks.inputs import Inputs
 from wafl.tasks.problem import Problem
 
 STEPS = 4
-"""How often the loss is linearized; the first time tells how far the batch moves at least, if the loss is convex."""
+"""The number of linearizations of the loss; with a convex loss, the first one bounds the moves from below."""
 
 
 def gamma_of_reach(
     problem: Problem, x: Inputs, y: Tensor, weight: Tensor | None, reach: Tensor, norm: float, bounds: Box | None
 ) -> Tensor:
-    """About the gamma ``[L]`` at which ``sqrt(mean ||d||^2) = reach [L]`` for the squared cost, over a batch's moves d.
+    """Estimate the gamma ``[L]`` at which a batch's moves d have ``sqrt(mean ||d||^2) = reach [L]``, at squared cost.
 
     The linearized loss moves by ``||g||_* / (2 gamma)``, so ``gamma = rms ||g||_* / (2 reach)``, where g is the
     gradient at the last move of that length.
@@ -48,7 +51,10 @@ def gamma_of_reach(
 def _by_outputs(
     problem: Problem, x: Inputs, y: Tensor, weight: Tensor, rms: Callable[[Tensor], Tensor], reach: Tensor
 ) -> Tensor:
-    """For a linear model: with v the gradient in the outputs and ``G = W W^T``, ``||g||^2 = v^T G v``."""
+    """Estimate the gamma of a linear model.
+
+    With v the gradient in the outputs and ``G = W W^T``, ``||g||^2 = v^T G v``.
+    """
     gram = torch.bmm(weight, weight.mT)
     at_rest = outputs = problem.task.outputs(problem.params, x)
     gamma = reach
@@ -61,5 +67,5 @@ def _by_outputs(
 
 
 def _positive(gamma: Tensor) -> Tensor:
-    """A flat loss has gamma 0, by which nothing can be divided."""
+    """Return gamma, at least the smallest positive number, since a flat loss has gamma 0."""
     return gamma.clamp_min(torch.finfo(gamma.dtype).tiny)

@@ -1,12 +1,13 @@
-"""Relatives of the Wasserstein ball: the Sinkhorn ball, and the outlier-resilient ball.
+"""Implement relatives of the Wasserstein ball: the Sinkhorn ball, and the outlier-resilient ball.
 
 The Sinkhorn ball is transport with entropy and the squared l2 cost: its worst case is spread out, not one point.
 
 The outlier-resilient ball is a Wasserstein ball around the examples that the model can explain, after Wang et al.,
 "Distributionally robust federated learning with outlier resilience" (2509.24462). The paper's ambiguity set moves
 examples at a transport price and reweights them at a Kullback-Leibler price. A supremum over the weights, too, would
-give *more* weight to the examples with the largest losses, and so to garbage: ``exp(+phi / temperature)``. Here the
-center is the best explained reweighting of the data, an infimum, so that garbage loses weight. That sign is ours.
+give *more* weight to the examples with the largest losses, and therefore to garbage: ``exp(+phi / temperature)``. Here
+the center is the best explained reweighting of the data, an infimum, so that garbage loses weight. This sign differs
+from the paper.
 """
 
 import math
@@ -30,8 +31,8 @@ class Sinkhorn(Objective):
     """Descend ``gamma eps log E exp(loss(x + d) / (gamma eps))`` over Gaussian moves d, with ``eps = 2 noise^2``.
 
     As the noise falls, this tends to WAFL's ``sup over d of loss(x + d) - gamma ||d||^2``. The mean is estimated by
-    importance sampling: moves are drawn around that supremum, because hardly any draw around the example itself reaches
-    it if the noise is small. An estimate from few samples lies below the mean, by less the more there are.
+    importance sampling: moves are drawn around that supremum, because draws around the example itself rarely reach it
+    if the noise is small. An estimate from few samples lies below the mean; more samples reduce the difference.
 
     Moved examples may leave the bounds of the data, as the Gaussian does.
     """
@@ -53,9 +54,11 @@ class Sinkhorn(Objective):
     ] = 1e-3
 
     def scalars(self) -> dict[str, float]:
+        """Return gamma and the noise."""
         return {"gamma": self.gamma, "noise": self.noise}
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
+        """Return the sampled moves, with the terms of the weighted samples."""
         gamma, noise = (
             lane_scalar(state, name, value, problem.params)[:, None] for name, value in self.scalars().items()
         )
@@ -88,9 +91,9 @@ class Sinkhorn(Objective):
 class Resilient(Wasserstein):
     """Descend ``min over w of E_w[phi_gamma] + temperature KL(w, batch)``, with WAFL's ``phi_gamma`` of each example.
 
-    The minimum is ``-temperature log E exp(-phi_gamma / temperature)``, at weights in proportion to
-    ``exp(-phi_gamma / temperature)`` within each batch: an example whose robust loss is a few temperatures above that
-    of the others hardly counts. As the temperature rises, this tends to WAFL.
+    The minimum is ``-temperature log E exp(-phi_gamma / temperature)``, at weights in proportion to ``exp(-phi_gamma /
+    temperature)`` within each batch: an example whose robust loss is a few temperatures above the others hardly counts.
+    As the temperature rises, this tends to WAFL.
     """
 
     temperature: Annotated[
@@ -101,9 +104,11 @@ class Resilient(Wasserstein):
     ] = 1.0
 
     def scalars(self) -> dict[str, float]:
+        """Return the scalars of the ball, and the temperature."""
         return {**super().scalars(), "temperature": self.temperature}
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
+        """Return the moved examples, with the weights of the reweighted batch."""
         move = part(self, Wasserstein)(problem, x, y, state)
         if move.terms and math.isfinite(self.label_cost):
             raise ValueError(
@@ -118,7 +123,7 @@ class Resilient(Wasserstein):
 
 
 def best_explained(losses: Tensor, share: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
-    """``min over w of sum_b w_b loss_b + temperature KL(w, share)``, ``[L, 1]``, and w's factor of each share."""
+    """Return ``min over w of sum_b w_b loss_b + temperature KL(w, share)``, ``[L, 1]``, and w's factor of the share."""
     share = share / share.sum(1, keepdim=True).clamp_min(torch.finfo(share.dtype).tiny)
     exponents = -losses / temperature
     total = torch.where(share > 0, share.log() + exponents, -torch.inf).logsumexp(1, keepdim=True)

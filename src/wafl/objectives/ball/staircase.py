@@ -1,8 +1,8 @@
-"""Where a falling staircase meets a rising line, for every example at once.
+"""Find the crossing of a falling staircase and a rising line, for every example at once.
 
-Within bounds, the l_inf and l1 moves are decided by one number per example: how far all coordinates move together, or
-how steep a coordinate must be to move at all. Coordinates drop out one by one as that number rises, so what is left of
-them is a staircase.
+Within bounds, the l_inf and l1 moves depend on one number per example: the common move of all coordinates, or the slope
+at which a coordinate starts to move. Coordinates drop out one by one as that number rises, so the remaining gain is a
+staircase.
 """
 
 from collections.abc import Callable
@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 Inverse = Callable[[Tensor, Tensor], Tensor]
-"""The t at which a rising line has a height, for a price ``[..., 1]``."""
+"""The t at which a rising line has a given height, for a price ``[..., 1]``."""
 
 
 def crossing(reach: Tensor, gain: Tensor, price: Tensor, inverse: Inverse, near: Tensor | None = None) -> Tensor:
-    """The t >= 0 where the sum of ``gain`` over ``reach > t`` falls below a line that does not fall; ``[..., 1]``.
+    """Return the t >= 0 where the sum of ``gain`` over ``reach > t`` falls below a nondecreasing line; ``[..., 1]``.
 
-    A coordinate drops out at its ``reach [..., D]``, finite and at least 0, and adds its ``gain``, at least 0, until
-    then. Rounded sums do not grow either as coordinates drop out, so exactly one number is t, however it is found: the
-    line has the height of the staircase after t at t or below, and the height before t at t or above. A few repetitions
-    mostly find it, from a number ``near`` t or from above; the other examples are computed by sorting.
+    A coordinate adds its ``gain``, at least 0, until it drops out at its ``reach [..., D]``, finite and at least 0.
+    Rounded sums do not grow as coordinates drop out, so exactly one number is t, whatever the method: the line has the
+    height of the staircase after t at t or below, and the height before t at t or above. A few repetitions usually find
+    it, from a number ``near`` t or from above; the other examples are computed by sorting.
     """
     if reach.is_cuda:
         return by_sorting(reach, gain, price, inverse)
@@ -43,7 +43,7 @@ def crossing(reach: Tensor, gain: Tensor, price: Tensor, inverse: Inverse, near:
 
 @dataclass(frozen=True)
 class _Line:
-    """Where the line has the height of the staircase just after t and just before it."""
+    """The points at which the line has the height of the staircase just after t and just before it."""
 
     reach: Tensor
     gain: Tensor
@@ -57,12 +57,12 @@ class _Line:
         return self._at(torch.ge(self.reach, t, out=torch.empty_like(self.gain)))
 
     def _at(self, beyond: Tensor) -> Tensor:
-        """As numbers, because a comparison that makes booleans takes five times as long."""
+        """Return the point of each coordinate as numbers, since comparisons with booleans take five times as long."""
         return self.inverse(beyond.mul_(self.gain).sum(-1, keepdim=True), self.price)
 
 
 def _walked(line: _Line) -> Tensor:
-    """The t of :func:`crossing`, walking from step to step; sums in another order tell where to begin."""
+    """Return the t of :func:`crossing` by walking from step to step; sums in another order give the first step."""
     rising, ends = _sorted(line.reach, line.gain, line.price, line.inverse)
     step = ends.argmax(-1, keepdim=True)
     while True:
@@ -75,12 +75,12 @@ def _walked(line: _Line) -> Tensor:
 
 
 def by_sorting(reach: Tensor, gain: Tensor, price: Tensor, inverse: Inverse) -> Tensor:
-    """The t of :func:`crossing` in a fixed number of operations, which is how a GPU likes it."""
+    """Return the t of :func:`crossing` in a fixed number of operations, which suits a GPU."""
     return _sorted(reach, gain, price, inverse)[1].amax(-1, keepdim=True)
 
 
 def _sorted(reach: Tensor, gain: Tensor, price: Tensor, inverse: Inverse) -> tuple[Tensor, Tensor]:
-    """Return the reaches in rising order, and numbers of which the largest is t.
+    """Return the reaches in rising order, and numbers whose maximum is t.
 
     With ``S_k`` the gains from the k-th reach on, the staircase has height ``S_k`` up to the k-th reach. The line falls
     below it there or before, so ``t = max over k of min(line(S_k), reach_k)``.

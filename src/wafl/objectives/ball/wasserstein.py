@@ -1,4 +1,4 @@
-"""WAFL's objective: ``phi_gamma(z) = sup over z' of loss(z') - gamma d^p(z', z)``.
+"""Implement WAFL's objective: ``phi_gamma(z) = sup over z' of loss(z') - gamma d^p(z', z)``.
 
 Section 3.3 of the paper, after Sinha et al., "Certifying some distributional robustness with principled adversarial
 training" (ICLR 2018).
@@ -28,14 +28,14 @@ from wafl.tasks.inputs import Inputs, Shifted, shared
 from wafl.tasks.problem import Problem
 
 FIRST_GAMMA = {1: 1.0, 2: 1e6}
-"""Where the search for the gamma of a radius starts, by power.
+"""The first gamma of the search for a radius's gamma, by power.
 
-With power 2 it starts so high that examples move in proportion to ``1 / gamma``: one such move tells the gamma of any
+With power 2 the search starts so high that moves are proportional to ``1 / gamma``, so one move gives the gamma of any
 radius. With power 1 examples do not move at all if gamma is high.
 """
 
 BATCH_REACH = 1.25
-"""How far one batch may move, in radii. The ball is that of all clients together, so some batches move farther."""
+"""The maximum move of one batch, in radii; some batches move farther than the ball of all clients together."""
 
 
 class PaperGamma(float):
@@ -46,10 +46,9 @@ class PaperGamma(float):
 class Wasserstein(Objective):
     """Move each example to where ``loss - gamma ||x_adv - x||^power`` is largest.
 
-    Give ``gamma``, the price of transport, or ``radius``, the size of the ball, from which training finds gamma.
-    If you give neither, gamma is 0.5, the paper's choice for MNIST. Training starts with a tenth of the radius, and the
-    ball grows over the first third of the rounds, or 30 of them if that is fewer: a model that has learned nothing yet
-    would otherwise become constant in a large ball.
+    Give ``gamma``, the price of transport, or ``radius``, the size of the ball, from which training finds gamma. If you
+    give neither, gamma is 0.5, the paper's choice for MNIST. Training starts with a tenth of the radius. The ball grows
+    over the first third of the rounds, at most 30, because an untrained model would become constant in a large ball.
 
     >>> wasserstein(gamma=0.5).norm
     2
@@ -128,7 +127,7 @@ class Wasserstein(Objective):
             raise ValueError(f"bounds={self.bounds} must be finite with power=1, or the supremum may be infinite")
 
     def changed(self, **options: Any) -> Self:
-        """The same objective with other options; a new gamma replaces a radius, and a new radius a gamma."""
+        """Return a copy with other options; a new gamma replaces a radius, and a new radius a gamma."""
         if "gamma" in options and options.get("radius") is None:
             options["radius"] = None
         elif options.get("radius") is not None and "gamma" not in options:
@@ -137,20 +136,22 @@ class Wasserstein(Objective):
 
     @property
     def first_gamma(self) -> float:
-        """The gamma, or where the search for the gamma of a radius starts."""
+        """The gamma, or the first gamma of the search for a radius's gamma."""
         return FIRST_GAMMA[self.power] if self.gamma is None else self.gamma
 
     def scalars(self) -> dict[str, float]:
-        """Gamma, and the radius that gamma is found from, if one is given; see ``order_one.py``."""
+        """Return gamma, and the radius from which gamma is learned, if one is given; see ``order_one.py``."""
         return {"gamma": self.first_gamma, **({} if self.learner is None else self.learner.scalars())}
 
     @property
     def reach(self) -> tuple[str, float, float] | None:
+        """The name of the option ``radius``, its value and its norm; None without a radius or if labels may change."""
         radius = self.target_radius if math.isinf(self.label_cost) else None  # a label that moves is paid from it too
         return None if radius is None else ("radius", radius, self.norm)
 
     @property
     def learner(self) -> GammaLearner | None:
+        """The object that learns gamma from the radius; None if gamma is fixed."""
         if self.radius is None:
             return None
         endless = self.power == 1 and self.box is None
@@ -159,10 +160,11 @@ class Wasserstein(Objective):
 
     @property
     def target_radius(self) -> float | None:
-        """The radius as a number, if it is given; an error if it is still to be chosen."""
+        """The radius as a number, or None; an error if it still has to be chosen."""
         return None if self.learner is None else self.learner.target
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
+        """Return the moved examples, and the moved labels if they have a price."""
         if self.space is not None:
             return move_at_layer(replace(self, space=None), self.space, problem, x, y, state)
         x, state = shared(x), state or ObjectiveState()
@@ -185,7 +187,7 @@ class Wasserstein(Objective):
         return replace(move, state=state)
 
     def _move_stretched(self, problem: Problem, x: Inputs, y: Tensor, state: ObjectiveState) -> Move:
-        """A round ball in the space of ``A^-1 x``."""
+        """Return the move of a round ball in the space of ``A^-1 x``."""
         if not isinstance(self.cost_matrix, CostMatrix):
             raise ValueError(f"cost_matrix={self.cost_matrix!r} needs clients, and there are none here: give a matrix")
         stretched = stretch(problem, x, self.cost_matrix)
@@ -195,13 +197,14 @@ class Wasserstein(Objective):
         return replace(move, inputs=stretched.real(move.inputs), terms=terms)
 
     def check_model(self, problem: Problem) -> None:
+        """Raise ValueError if ``strict`` is set and the model's curvature is unknown."""
         if self.strict and self.curvature(problem) is None:
             raise ValueError(
                 "strict=True needs a model whose curvature L_zz is known: use a linear one, or leave it out"
             )
 
     def _lowest_gamma(self, problem: Problem) -> float:
-        """What keeps losses finite and, if strict, the concavity limit."""
+        """Return the smallest gamma with finite losses and, if strict, at least the concavity limit."""
         if self.learner is not None and self.learner.endless:
             return self.slope(problem)
         targets = 1.05 * (problem.output_loss.quadratic or 0.0) / self.label_cost
@@ -209,7 +212,7 @@ class Wasserstein(Objective):
         return max(targets, limit or 0.0)
 
     def concavity_limit(self, problem: Problem) -> float | None:
-        """The gamma above which the inner problem with the squared l2 cost is concave.
+        """Return the gamma above which the inner problem with the squared l2 cost is concave.
 
         If the targets of a loss ``quadratic (f - t)^2`` move too (:meth:`_move_targets`), the problem is concave for
         ``gamma - quadratic / label_cost > L_zz / 2``.
@@ -220,17 +223,17 @@ class Wasserstein(Objective):
         return float(curvature[0]) / 2.0 + (problem.output_loss.quadratic or 0.0) / self.label_cost
 
     def curvature(self, problem: Problem) -> Tensor | None:
-        """L_zz of the loss in the space where the ball is round, per lane; None if it is unknown."""
+        """Return L_zz in the space where the ball is round, per lane, or None if it is unknown."""
         matrix = self.cost_matrix if isinstance(self.cost_matrix, CostMatrix) else None
         return stretched_curvature(problem, matrix)
 
     def slope(self, problem: Problem) -> float:
-        """L_z of a linear model with cross-entropy in the space where the ball is round, of the first lane."""
+        """Return L_z of the first lane's linear model with cross-entropy, in the space where the ball is round."""
         matrix = self.cost_matrix.like(problem.params) if isinstance(self.cost_matrix, CostMatrix) else None
         return float(known_slopes(problem, self.norm, matrix)[0].max())
 
     def concave(self, problem: Problem, gamma: Tensor) -> Tensor | None:
-        """Whether the maximizer is known to be unique, per lane; None if that is unknown."""
+        """Return whether the maximizer is known to be unique, per lane, or None if that is unknown."""
         if self.norm != 2 or self.power != 2:
             return torch.zeros_like(gamma, dtype=torch.bool)
         curvature, targets = self.curvature(problem), (problem.output_loss.quadratic or 0.0) / self.label_cost
@@ -260,7 +263,7 @@ class Wasserstein(Objective):
         return kind(problem, x, y, gamma, self.norm, self.power, self.box)
 
     def _move_classes(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, state: ObjectiveState) -> Move:
-        """One ascent per label, of which the best is kept; a changed class costs ``gamma label_cost``."""
+        """Return the best of one ascent per label; a changed class costs ``gamma label_cost``."""
 
         def as_label(label: int) -> Move:
             move = self._move_inputs(problem, x, torch.full_like(y, label), gamma, state)
@@ -270,12 +273,11 @@ class Wasserstein(Objective):
         return reduce(better, map(as_label, range(num_classes(problem, x))))
 
     def _move_targets(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, state: ObjectiveState) -> Move:
-        """Regression with a quadratic loss ``a (f - t)^2``: the best target t of an input has a closed form.
+        """Move inputs and targets of a quadratic loss ``a (f - t)^2``; the best target t has a closed form.
 
-        If ``gamma k > a``, where k is the label cost, ``sup over t of a (f - t)^2 - gamma k (t - y)^2`` is
-        ``c a (f - y)^2`` with ``c = gamma k / (gamma k - a)``, attained at ``t = y - a (f - y) / (gamma k - a)``;
-        otherwise it is infinite. So the input ascends ``c`` times the loss, which is ascending the loss itself at
-        ``gamma / c``.
+        If ``gamma k > a``, where k is the label cost, ``sup over t of a (f - t)^2 - gamma k (t - y)^2`` is ``c a (f -
+        y)^2`` with ``c = gamma k / (gamma k - a)``, attained at ``t = y - a (f - y) / (gamma k - a)``. Otherwise it is
+        infinite. The input therefore ascends ``c`` times the loss, which equals an ascent of the loss at ``gamma / c``.
         """
         factor = problem.output_loss.quadratic
         if factor is None:
@@ -296,10 +298,10 @@ class Wasserstein(Objective):
 
 
 def _stay_or_escape(problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, norm: float) -> Move:
-    """``sup of loss - gamma ||d||`` without bounds: the loss at rest, or infinity.
+    """Return ``sup of loss - gamma ||d||`` without bounds: the loss at rest, or infinity.
 
     Along the best unit vector, the convex loss of a linear model grows at most at its slope, and in the limit exactly:
-    for the cross-entropy this is the largest ``||w_j - w_y||_*``. So if gamma is at least the slope no move pays, and
+    for the cross-entropy this is the largest ``||w_j - w_y||_*``. If gamma is at least the slope, no move gains;
     otherwise the supremum is infinite.
     """
     slopes = known_slopes(problem, norm)

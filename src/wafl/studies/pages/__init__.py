@@ -1,4 +1,4 @@
-"""A study as a page: what its folder tells, what is measured on its data, and live while it trains.
+"""Turn a study into a page: from its folder, from measurements on its data, and live during training.
 
-The page itself is drawn by ``wafl.report``.
+``wafl.report`` draws the page.
 """

@@ -1,4 +1,4 @@
-"""The figures of a finished study, from its results."""
+"""Draw the figures of a finished study from its results."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -16,7 +16,7 @@ Draw = Callable[[Path], Any]
 
 
 def draw_figures(study: Study, results: Mapping[str, Any], *, missing: bool = False) -> list[Path]:
-    """Write all figures that the study has numbers for, or those ``missing`` after a kill; returns their paths."""
+    """Draw all figures for which the study has numbers, or only ``missing`` ones; return their paths."""
     folder, figures = study.folder.figures, _figures(study, results)
     if missing:
         figures = {name: draw for name, draw in figures.items() if not (folder / name).exists()}
@@ -31,7 +31,7 @@ def draw_figures(study: Study, results: Mapping[str, Any], *, missing: bool = Fa
 
 
 def _figures(study: Study, results: Mapping[str, Any]) -> dict[str, Draw]:
-    """The figures that the study has numbers for: by the name of its file, how each is drawn."""
+    """Return a drawing function for each figure with numbers, by its file name."""
     measure = results["measure"]
     rows = {label: row for label, row in results["methods"].items() if "clean" in row}
     if not rows:
@@ -54,7 +54,7 @@ def _figures(study: Study, results: Mapping[str, Any]) -> dict[str, Draw]:
 
 
 def _swept(study: Study, rows: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Line]]]:
-    """By parameter and method: one line per test, for methods of which one number is swept."""
+    """Return one line per test, by parameter and method, for methods with one swept number."""
     panels: dict[str, dict[str, dict[str, Line]]] = {}
     for entry in study.plan.entries:
         if len(entry.grid) != 1:

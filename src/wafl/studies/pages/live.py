@@ -1,4 +1,4 @@
-"""Studies as pages while they run: a small server that reads folders and writes nothing."""
+"""Serve studies as pages while they run, by a small server that reads folders and writes nothing."""
 
 import hmac
 import ipaddress
@@ -27,12 +27,12 @@ HEADERS = {
     "X-Frame-Options": "DENY",
 }
 FILES = ("config.toml", "about.json", "metrics.jsonl", "results.json", "nodes.json")
-"""What a page is made from: if none of them has changed, neither has the page."""
+"""The files of a page; if none of them has changed, the page is unchanged."""
 COOKIE = "wafl_token"
 
 
 class Pages:
-    """The pages of a folder of studies, or of one study; each is made again when its files have changed."""
+    """The pages of a folder of studies, or of one study; each is rebuilt when its files have changed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -41,7 +41,7 @@ class Pages:
         self._lock = Lock()
 
     def page(self, path: str) -> str | None:
-        """The page at a path of the address; None if there is none."""
+        """Return the page at a path of the address, or None if there is none."""
         if StudyFolder.is_in(self._folder):
             return self._study("", self._folder) if path == "/" else None
         studies = self.studies()
@@ -51,7 +51,7 @@ class Pages:
         return self._study(name, studies[name]) if path.startswith("/study/") and name in studies else None
 
     def studies(self) -> dict[str, Path]:
-        """The studies in the folder, by name, the latest first."""
+        """Return the studies in the folder, by name, the latest first."""
         try:
             paths = [path for path in self._folder.iterdir() if StudyFolder.is_in(path) and not is_temporary(path)]
         except OSError:
@@ -69,7 +69,7 @@ class Pages:
         return self._kept(f"study {name}", path, lambda path: as_html(Page(path.name, [show_study(path)]), live=True))
 
     def _kept(self, key: str, path: Path, make: Callable[[Path], Any]) -> Any:
-        """What ``make`` gives for a study, made again only if the study has changed."""
+        """Return the result of ``make`` for a study, recomputed only if the study has changed."""
         signature = StudyFolder(path).status(), *(_stamp(path / name) for name in FILES)
         with self._lock:
             lock = self._locks.setdefault(key, Lock())
@@ -80,7 +80,7 @@ class Pages:
 
 
 class Server(ThreadingHTTPServer):
-    """A server of the pages of studies that only answers GET; readers elsewhere need the token; port 0 is any one."""
+    """A server of study pages that only answers GET; other machines need the token; port 0 means any port."""
 
     daemon_threads = True
 
@@ -92,15 +92,16 @@ class Server(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
+        """The address of the pages."""
         host, port = self.server_address[:2]
         return f"http://{host!s}:{port}/" + (f"?token={self.token}" if self.token else "")
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Do nothing: a reader who goes away ends nothing."""
+        """Ignore the error, since a disconnected reader does not stop the server."""
 
 
 def is_local(host: str) -> bool:
-    """Whether only this machine can reach the address."""
+    """Return whether only this machine can reach the address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -130,7 +131,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def _allowed(self, query: str) -> bool:
-        """Whether the reader knows the token or, without one, used this machine's name: strangers' pages use others."""
+        """Return whether the reader has the token or, without one, used this machine's name.
+
+        Pages of other sites use other names.
+        """
         token = self.server.token
         if token is None:
             return is_local(self.headers.get("Host", "").rpartition(":")[0].strip("[]"))
@@ -158,7 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Do nothing: nobody reads a log of readers."""
+        """Do nothing, since requests are not logged."""
 
 
 def _stamp(file: Path) -> tuple[int, int] | None:
@@ -174,7 +178,7 @@ def _changed(path: Path) -> int:
 
 
 def make_server(folder: Path, host: str = "127.0.0.1", port: int = 0) -> Server:
-    """A server that listens already, with a token if other machines can reach it."""
+    """Return a listening server, with a token if other machines can reach it."""
     check_page_packages()
     try:
         return Server(folder, host, port, None if is_local(host) else secrets.token_urlsafe(24))

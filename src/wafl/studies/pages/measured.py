@@ -1,4 +1,4 @@
-"""Measurements of models on their clients' data, for a page: by client, by radius, and how the ball moves examples."""
+"""Measure models on their clients' data for a page: by client, by radius, and the ball's moves of examples."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -25,20 +25,20 @@ from wafl.theory import calibrate, certify
 from wafl.theory.certificates.mixture import Mixture
 
 MOST_EXAMPLES = 300
-"""Test examples on which balls and certificates are measured, an equal number of each client."""
+"""The number of test examples for balls and certificates, equal for each client."""
 MOST_MOVED = 200
 MOST_WALKS = 8
 MOST_CLIENTS = 24
-"""Clients between which distances are measured."""
+"""The number of clients between which distances are measured."""
 SIZES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
-"""Radii, as shares of the data's spread: the root mean square distance of test examples from their mean."""
+"""The radii, as fractions of the data's spread: the root mean square distance of test examples from their mean."""
 PICTURES = 10
 NORMS = (2.0, math.inf, 1.0)
 FEATURES = 12
 STEPS = 50
-"""The most ascent steps of the worst shift within a radius."""
+"""The maximum number of ascent steps of the worst shift within a radius."""
 DOUBLING_STEPS = 20
-"""The most ascent steps of the search for the ball in which the loss doubles."""
+"""The maximum number of ascent steps of the search for the ball in which the loss doubles."""
 
 Notify = Callable[[str], None]
 
@@ -51,7 +51,7 @@ def measure(
     told: Notify = lambda what: None,
     lost: Notify = lambda why: None,
 ) -> list[Section]:
-    """Measure models on data; ``told`` is called with each step, ``lost`` with the reason why a section is left out."""
+    """Measure models on data; ``told`` receives each step, ``lost`` the reason for an omitted section."""
     methods, few = {label: run.method for label, run in runs.items()}, _thinned(clients, MOST_EXAMPLES)
     steps: dict[str, Callable[[], Section | None]] = {
         "client by client": lambda: _by_client(runs, clients, unseen, attack),
@@ -81,7 +81,7 @@ def _by_client(
 
 @dataclass(frozen=True)
 class _Shifted:
-    """A model on its clients' test examples, moved as far as the ball allows."""
+    """A model on its clients' test examples, after the ball's largest moves."""
 
     loss: float
     accuracy: float | None
@@ -110,7 +110,7 @@ def _shift(mixture: Mixture, clients: Federation, radius: float) -> _Shifted:
 
 
 def _radius(runs: Mapping[str, Run], clients: Federation) -> Section | None:
-    """The section with one slider per model; the models of a sweep share one, each at the radius it was trained for."""
+    """Return the section with one slider per model; models of a sweep share one, each at its training radius."""
     made = [*_sweeps(runs, clients), *_fixed(runs, clients)][:MOST_WALKS]
     walks, caveats = [walk for walk, _ in made], [caveat for _, caveat in made]
     if not walks:
@@ -139,7 +139,7 @@ _Step = tuple[str, float, _Shifted, float]
 
 
 def _fixed(runs: Mapping[str, Run], clients: Federation) -> list[tuple[Walk, str | None]]:
-    """Return the sliders of single models, each in balls of several sizes, and why one is not proven."""
+    """Return the sliders of single models, each in balls of several sizes, with the reason if one is unproven."""
     x = clients.test.x.double().flatten(1)
     spread = float((x - x.mean(0)).square().sum(1).mean().sqrt())
     radii = [rounded(size * spread, 2) for size in SIZES]
@@ -188,7 +188,7 @@ def _sweeps(runs: Mapping[str, Run], clients: Federation) -> list[tuple[Walk, st
 
 
 def _chart(label: str, method: str, axis: str, steps: Sequence[_Step], column: str) -> charts.Chart:
-    """Draw the certified or estimated loss by radius, and the loss that was reached."""
+    """Draw the certified or estimated loss by radius, and the achieved loss."""
     radii, bounds = [radius for _, radius, _, _ in steps], [bound for _, _, _, bound in steps]
     reached = charts.Curve("reached", radii, [shift.loss for _, _, shift, _ in steps], dash=True, of=label)
     curves, palette = [charts.Curve(column, radii, bounds, of=label), reached], charts.colors([label], {label: method})
@@ -208,7 +208,7 @@ def _stops(steps: Sequence[_Step], column: str, clients: Federation, *, bound: b
 
 
 def _strips(shift: _Shifted, clients: Federation, chosen: Tensor) -> Pictures | None:
-    """Pictures of a few examples: original, moved and their difference; None if they are no images."""
+    """Return pictures of a few examples: original, moved and their difference; None if they are not images."""
     if not charts.image_shape(clients.input_shape) or not len(chosen):
         return None
     original, moved = (values[chosen].float().numpy() for values in (shift.x, shift.moved))
@@ -222,7 +222,7 @@ def _strips(shift: _Shifted, clients: Federation, chosen: Tensor) -> Pictures | 
 
 
 def _moves(runs: Mapping[str, Run], clients: Federation) -> Section | None:
-    """The section with the smallest ball of each norm in which a model's loss doubles, and what moves in it."""
+    """Return the section with each norm's smallest ball in which a model's loss doubles, and its moves."""
     clients = _thinned(clients, MOST_MOVED)
     chosen, blocks = _pictured(clients), list[Block]()
     image = charts.image_shape(clients.input_shape)
@@ -254,7 +254,7 @@ def _moves(runs: Mapping[str, Run], clients: Federation) -> Section | None:
 
 
 def _doubling(mixture: Mixture, clients: Federation, norm: float) -> tuple[float, float, _Shifted]:
-    """The radius in which the loss is twice that at rest, or as large as it gets; the loss at rest; and the shift."""
+    """Return the radius that doubles the loss, or reaches its maximum, with the loss at rest and the shift."""
     population = mixture.population()
     share, rest = population.shares(), float(population.shares() @ mixture.problem.loss(population.x, population.y)[0])
 
@@ -277,7 +277,7 @@ def _doubling(mixture: Mixture, clients: Federation, norm: float) -> tuple[float
 
 
 def _features(label: str, shift: _Shifted, clients: Federation) -> Table:
-    """Return a table of the inputs that move farthest, in units of the model and, if it is known, their own."""
+    """Return a table of the inputs that move farthest, in the model's units and, if known, in their own units."""
     far = (shift.moved - shift.x).abs().mean(0).flatten()
     scale = clients.test.prepare.scale
     raw = far if scale is None else far * scale.to(far).expand(clients.input_shape).flatten()
@@ -312,7 +312,7 @@ def _weights(runs: Mapping[str, Run], methods: Mapping[str, str], clients: Feder
 
 
 def _distances(clients: Federation) -> Figure | None:
-    """A figure of W_2 between the clients' training examples, if POT is there to compute it."""
+    """Return a figure of W_2 between the clients' training examples, if POT is installed."""
     from wafl.weights.transport.distances import distance
 
     few = range(min(clients.num_clients, MOST_CLIENTS))
@@ -338,7 +338,7 @@ def _partition(clients: Federation) -> Section:
 
 
 def _thinned(clients: Federation, most: int) -> Federation:
-    """The clients with an even part of their test examples, about ``most`` in all and at least one each."""
+    """Return the clients with an even subset of test examples, about ``most`` in all and at least one each."""
     if len(present_clients(clients)) < clients.num_clients:  # a mixture needs examples of every client
         return replace(clients, test=clients.train)
     few = max(1, most // clients.num_clients)
@@ -348,7 +348,7 @@ def _thinned(clients: Federation, most: int) -> Federation:
 
 
 def _pictured(clients: Federation) -> Tensor:
-    """Which test examples are shown: one of each label, as far as there is room."""
+    """Return the indices of the shown test examples: one of each label, up to a limit."""
     y = clients.test.y
     if clients.num_classes is None:
         return torch.arange(min(PICTURES, len(y)))

@@ -1,4 +1,4 @@
-"""How far each method of a study has come, by its metrics: rounds, pace, last numbers, who failed, what is to come."""
+"""Show the progress of each method of a study: rounds, pace, last numbers, failures, remaining work."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,11 +20,11 @@ from wafl.studies.folder import Status
 from wafl.studies.pace import Lines, Pace, pace_of, point_of
 
 LARGEST = 256 * 2**20
-"""The most bytes of a file that is read for a page."""
+"""The maximum size in bytes of a file for a page."""
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The rounds in ``metrics.jsonl``; the last line may be in the making, and what is no round is passed over."""
+    """Return the rounds in ``metrics.jsonl``, without an incomplete last line and lines that are not rounds."""
     if not path.is_file():
         return []
     if path.stat().st_size > LARGEST:
@@ -39,7 +39,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def labels_of(row: Mapping[str, Any], titles: Mapping[str, str]) -> str:
-    """What the run of a line is called: its method, and what was swept."""
+    """Return the name of a line's run: its method, and the swept values."""
     name = str(row["method"]) + "".join(f"-{key}={value}" for key, value in point_of(row).items() if key != "seed")
     return titles.get(name, name)
 
@@ -66,7 +66,7 @@ def absent_in(row: Mapping[str, Any]) -> dict[int, str]:
 
 @dataclass(frozen=True)
 class MethodProgress:
-    """How far a method has come: done, testing, training, interrupted or to come; its pace; and who failed."""
+    """A method's progress: done, testing, training, interrupted or to come; its pace; and its failures."""
 
     method: str
     stage: str
@@ -75,11 +75,12 @@ class MethodProgress:
 
     @property
     def rounds(self) -> str:
+        """The trained rounds of all rounds, as text."""
         return f"{self.pace.round:,} of {self.pace.rounds:,}"
 
     @property
     def share(self) -> float:
-        """The share of training that is over, from 0 to 1; it is 1 for a run that stopped early."""
+        """The finished fraction of training, from 0 to 1; it is 1 for a run that stopped early."""
         return 1.0 if self.stage == "done" else self.pace.round / max(1, self.pace.rounds)
 
 
@@ -91,7 +92,10 @@ def progress_of(
     titles: Mapping[str, str],
     name: Callable[[int], str] = str,
 ) -> list[MethodProgress]:
-    """How far each method of an experiment has come, in the order of training; ``name`` gives a client's name."""
+    """Return the progress of each method of an experiment, in the order of training.
+
+    ``name`` returns a client's name.
+    """
     by_method: dict[str, list[Mapping[str, Any]]] = {}
     for row in lines:
         by_method.setdefault(row["method"], []).append(row)
@@ -113,14 +117,14 @@ def progress_of(
 
 
 def _count(row: Mapping[str, Any], method: MethodTable, experiment: Experiment) -> int:
-    """How many runs a method has, of which this is a line: one per combination of what is swept."""
+    """Return the number of runs of a line's method: one per combination of swept values."""
     schedule, table = experiment.schedule.model_dump(exclude_none=True), method.model_dump(exclude_none=True)
     values: dict[str, Any] = {**schedule, **table, **table.get("options", {}), "seed": experiment.seeds}
     return prod(len(values[key]) for key in point_of(row) if isinstance(values.get(key), list))
 
 
 def _tested(pace: Pace, labels: Collection[str], results: Mapping[str, Any]) -> Pace:
-    """The pace of a method that is done, with its test on clean data in place of those on the way."""
+    """Return the pace of a finished method, with its final test on clean data in place of earlier tests."""
     rows = [row for label, row in results["methods"].items() if label in labels and "clean" in row]
     mean = fmean(row["clean"]["mean"] for row in rows) if rows else None
     if mean is None or results["measure"] != "accuracy":
@@ -129,7 +133,7 @@ def _tested(pace: Pace, labels: Collection[str], results: Mapping[str, Any]) -> 
 
 
 def _failed(lines: Lines, name: Callable[[int], str]) -> list[str]:
-    """The runs that diverged, and the clients that were left out, those of the most rounds first."""
+    """Return the runs that diverged, and the clients that were left out, the most frequent first."""
     diverged = [f"the run of seed {row.get('seed')} diverged" for row in lines if "diverged" in row]
     absent = Counter(client for row in lines for client in absent_in(row))
     return diverged + [f"{name(client)} ({times} round{'s' * (times != 1)})" for client, times in absent.most_common()]
@@ -146,11 +150,11 @@ COLUMNS: dict[str, Callable[[MethodProgress], Cell]] = {
     "test loss": lambda each: _number("{:.4g}", each.pace.test_loss),
     "who failed": lambda each: Cell(some(each.failed[:1]), small=some(each.failed[1:], 3)),
 }
-"""What a table shows of a method, by column."""
+"""The cells of a method in a table, by column."""
 
 
 def progress_section(methods: Sequence[MethodProgress]) -> Section | None:
-    """The section of a study that is not finished: what goes on, what is to come, and how far each method is."""
+    """Return the section of an unfinished study: current work, remaining work, and each method's progress."""
     if all(each.stage == "done" for each in methods):
         return None
     families = {each.pace.method: each.method for each in methods}
@@ -173,7 +177,10 @@ def _number(text: str, value: float | None) -> Cell:
 
 
 def rounds_in_words(reached: Mapping[str, tuple[int, int]]) -> str:
-    """How many rounds were trained, by method where they differ; ``reached`` has those of each, and of how many."""
+    """Describe the number of trained rounds, by method if they differ.
+
+    ``reached`` contains the trained and the total rounds of each method.
+    """
     texts = {method: f"{now:,}" if now >= end else f"{now:,} of {end:,}" for method, (now, end) in reached.items()}
     if len(set(texts.values())) == 1:
         return next(iter(texts.values()))

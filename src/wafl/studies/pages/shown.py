@@ -1,4 +1,4 @@
-"""The page of a study, from its folder alone: it runs none of the study's code, and needs no data."""
+"""Build the page of a study from its folder alone, without running its code or reading its data."""
 
 import shlex
 from collections import Counter
@@ -90,7 +90,7 @@ def show_study(
 
 
 def conditions_of(results: Mapping[str, Any], experiment: Experiment | None) -> Conditions:
-    """Return what captions say about a study: its data and model, its attack, and its other tests."""
+    """Return the facts about a study in captions: its data and model, its attack, and its other tests."""
     data, model = "", ""
     if experiment is not None:
         clients = str(results.get("clients") or "").partition("\n")[0].partition(" with ")[0].partition(",")[0]
@@ -106,7 +106,7 @@ def conditions_of(results: Mapping[str, Any], experiment: Experiment | None) -> 
 
 
 def together(studies: Mapping[str, Path]) -> list[Section]:
-    """The sections about several studies together: one table and one figure of all their methods."""
+    """Return the sections about several studies: one table and one figure of all their methods."""
     rows, tests = list[Tested](), set[tuple[str, Conditions]]()
     for name, path in studies.items():
         try:
@@ -156,7 +156,7 @@ def _method_of(label: str, row: Mapping[str, Any]) -> str:
 
 
 def _rounds(lines: Lines, titles: Mapping[str, str], conditions: Conditions) -> Section | None:
-    """Return the section of what was measured round by round, as means over the seeds."""
+    """Return the section of round-by-round measurements, as means over the seeds."""
     values: dict[str, dict[str, dict[int, list[float]]]] = {}
     methods: dict[str, str] = {}
     for row in lines:
@@ -179,7 +179,7 @@ def _rounds(lines: Lines, titles: Mapping[str, str], conditions: Conditions) -> 
 
 
 def _radius_and_gamma(lines: Lines, titles: Mapping[str, str]) -> Section | None:
-    """The section of where the training of each run ended: its gamma, and how far it moved examples."""
+    """Return the section of each run's final gamma and achieved radius."""
     last: dict[str, dict[str, tuple[float, float]]] = {}
     for row in lines:
         gamma, radius = row.get("gamma"), row.get("achieved_radius")
@@ -192,7 +192,7 @@ def _radius_and_gamma(lines: Lines, titles: Mapping[str, str]) -> Section | None
 
 
 def radius_against_gamma(curves: Sequence[charts.Curve], what: str) -> Section:
-    """The section with the paper's figure 2."""
+    """Return the section with the paper's figure 2."""
     chart = charts.lines(curves, "gamma", "achieved radius", log=True, marks=True)
     chart["layout"]["yaxis"]["type"] = "log"
     lead = "A larger price of transport, gamma, means a smaller ball."
@@ -276,7 +276,8 @@ def _facts(
 class Leader:
     """The best of a study in one test.
 
-    ``word`` is how final it is (empty with one method), ``test`` describes the test, ``column`` is its short name.
+    ``word`` tells whether it is final (empty with one method), ``test`` describes the test, ``column`` is its short
+    name.
     """
 
     word: str
@@ -311,7 +312,7 @@ def leaders_of(results: Mapping[str, Any]) -> list[Leader]:
 
 
 def summary_of(path: Path, link: str) -> Study:
-    """A study as a list shows it; what is damaged is said."""
+    """Return a study as a row of a list; damaged studies are marked."""
     folder, state = StudyFolder(path), "damaged"
     try:
         refuse_links(path)
@@ -325,7 +326,7 @@ def summary_of(path: Path, link: str) -> Study:
 
 
 def list_of(studies: Sequence[Study]) -> Section:
-    """A table of studies, each with a link to its own page."""
+    """Return a table of studies, each with a link to its page."""
     names = dict.fromkeys(column for study in studies for column in study.cells)
     columns = {
         "study": [Cell(study.name, link=study.link) for study in studies],
@@ -336,7 +337,7 @@ def list_of(studies: Sequence[Study]) -> Section:
 
 
 def _progress(folder: StudyFolder, results: Mapping[str, Any]) -> dict[str, Cell]:
-    """A bar over the rounds of all methods, and the last numbers: of the method in training, or of the last."""
+    """Return a bar over the rounds of all methods, and the last numbers of the current or last method."""
     experiment, lines = folder.experiment(), read_lines(folder.metrics)
     methods = progress_of(experiment, results, lines, folder.status(), titles_of(results, experiment))
     begun = [each for each in methods if each.stage != "to come"]

@@ -1,4 +1,4 @@
-"""A page from Python: runs, their clients, and everything that can be measured with them."""
+"""Write a page from Python about runs, their clients, and all possible measurements."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -27,17 +27,17 @@ def write_report(
     sets: Mapping[str, PredictionSets] | None = None,
     title: str = "WAFL report",
 ) -> Path:
-    """Write one page about trained models, which opens in any browser without a network; returns the file.
+    """Write one page about trained models, which opens in any browser without a network, and return the file.
 
     It has the table of methods, accuracy by attacked share, a slider through the radius with certificates, each
     client's result, what the ball moves, the rounds of training, client weights and distances, and the data. Needs
     ``wafl-learn[report]``.
 
     Args:
-        runs: trained models by name; a sequence is named by methods, and by what varied in a sweep.
-        clients: whose data they were trained on.
+        runs: trained models by name; a sequence is named by methods, and by the varied values of a sweep.
+        clients: the clients of their training.
         path: the file to write.
-        attack: an attack or a shift to test them under.
+        attack: an attack or a shift for the tests.
         attacked: shares of the clients to attack.
         unseen: clients that took no part in training.
         sets: prediction sets by name; their coverage is measured on `unseen`, or without them on `clients`.

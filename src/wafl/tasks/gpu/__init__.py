@@ -1,4 +1,4 @@
-"""How a GPU computes: precision, and kernels that replace several layers.
+"""Compute on a GPU: precision, and kernels that replace several layers.
 
-The ``*_kernel.py`` files are Triton and are imported only where there is Triton.
+The ``*_kernel.py`` files use Triton and are imported only where Triton is installed.
 """

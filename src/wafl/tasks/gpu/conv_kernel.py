@@ -1,7 +1,8 @@
-"""A convolution with bias, ReLU and 2 x 2 max pooling, and its gradient in the images, on a GPU in one kernel each.
+"""Compute a convolution with bias, ReLU and 2 x 2 max pooling, and its gradient in the images, in one kernel each.
 
-What the filters give is never written: the way back needs only which pixel of a window was taken. Filters of each lane
-``[O, I, S, S]`` have their channels last (``prepared``); products are of bfloat16, their sums of float32, then rounded.
+The filters' outputs are never written: the backward pass needs only the index of the chosen pixel in each window.
+Filters of each lane ``[O, I, S, S]`` have their channels last (``prepared``). Products use bfloat16 and are summed in
+float32, then rounded.
 """
 
 # ruff: noqa: N803
@@ -12,15 +13,20 @@ import triton.language as tl
 from torch import Tensor
 
 POOLED, FEW, MANY, BLOCK = 64, 64, 128, 1024
-"""Pooled pixels of a program on the way forward, pixels on the way back to few and to many channels, and numbers."""
+"""The work of a program.
+
+These are the pooled pixels in the forward pass, the pixels in the backward pass to few and to many channels, and
+numbers.
+"""
 NONE = tl.constexpr(4)
-"""Instead of a pixel of a window: its largest value is not positive, so nothing goes back."""
+"""The index that replaces a pixel of a window whose largest value is not positive, so that its gradient is zero."""
 
 
 def forward(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Images ``[L, B, I, H, W]`` to pooled ones ``[L, B, O, H/2, W/2]``, and which pixel of each window was taken.
+    """Return the pooled images ``[L, B, O, H/2, W/2]`` of ``[L, B, I, H, W]``, and the chosen pixel of each window.
 
-    Images of few channels are float32 and have these first; those of 16 or more are bfloat16 and have them last.
+    Images of few channels are float32 with channels first; images of 16 or more channels are bfloat16 with channels
+    last.
     """
     lanes, images, _, height, width = x.shape
     _, channels, depth, side, _ = weight.shape
@@ -38,7 +44,10 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def backward(slope: Tensor, choice: Tensor, weight: Tensor, like: Tensor) -> Tensor:
-    """The gradient in the images, from that in what was pooled; shape, type and layout are those of ``like``."""
+    """Return the gradient in the images from the gradient in the pooled images.
+
+    Its shape, type and layout are the same as in ``like``.
+    """
     lanes, images, depth, height, width = like.shape
     channels, side = weight.shape[1], weight.shape[3]
     slope, gradient = slope.permute(0, 1, 3, 4, 2).contiguous(), torch.empty_like(like)
@@ -106,14 +115,14 @@ def _forward(
 
 @triton.jit
 def _seen(pointer, known, y, across, height, width):
-    """What the filters meet, zero outside of the image."""
+    """Return the filters' input, zero outside the image."""
     known &= (y >= 0) & (y < height) & (across >= 0) & (across < width)
     return tl.load(pointer, mask=known, other=0.0).to(tl.bfloat16)
 
 
 @triton.jit
 def _larger(most, taken, value, number):
-    """The larger of two, the first if they are equal, and what is not a number if there is one; and which it is."""
+    """Return the larger of two values, or a NaN if there is one, and its number; of equal values, the first."""
     return tl.maximum(most, value, propagate_nan=tl.PropagateNan.ALL), tl.where(value > most, number, taken)
 
 
@@ -124,7 +133,7 @@ def _rounded(value):
 
 @triton.jit
 def _spread(slope, choice, spread, count, across, CHANNELS: tl.constexpr, SIDE: tl.constexpr):
-    """Slopes of pooled pixels to the pixels that were taken, and zeros to the others."""
+    """Write the slopes of pooled pixels to the chosen pixels, and zeros to the others."""
     index = tl.program_id(0).to(tl.int64) * SIDE + tl.arange(0, SIDE)
     inside = index < count
     window = index // CHANNELS
@@ -143,7 +152,7 @@ def _back_to_many(
     slope, weight, gradient, images, height, width,
     DEPTH: tl.constexpr, CHANNELS: tl.constexpr, SIDE: tl.constexpr, PIXELS: tl.constexpr,
 ):  # fmt: skip
-    """The slopes at images of many channels, from those at what the filters gave."""
+    """Compute the slopes at images of many channels from the slopes at the filters' outputs."""
     lane = tl.program_id(1).to(tl.int64)
     pixel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     inside, y, across = pixel < images * height * width, pixel // width % height, pixel % width
@@ -166,10 +175,11 @@ def _back_to_few(
     slope, choice, weight, gradient, images, height, width,
     DEPTH: tl.constexpr, CHANNELS: tl.constexpr, SIDE: tl.constexpr, PIXELS: tl.constexpr, ROOM: tl.constexpr,
 ):  # fmt: skip
-    """The slopes at images of few channels, from those at what was pooled.
+    """Compute the slopes at images of few channels from the slopes at the pooled images.
 
-    A row of a filter is 16 columns of one product, of which each is then moved to where it belongs: so a row of slopes
-    is read once for each row of a filter, and not for each of its taps. A program has whole rows, of ``ROOM`` pixels.
+    A row of a filter is 16 columns of one product, each of which is then moved to its position. A row of slopes is
+    therefore read once for each row of a filter, and not for each tap. A program handles whole rows, of ``ROOM``
+    pixels.
     """
     lane = tl.program_id(1).to(tl.int64)
     pixel, column, channel = tl.arange(0, PIXELS), tl.arange(0, 16), tl.arange(0, CHANNELS)

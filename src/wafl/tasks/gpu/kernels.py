@@ -1,8 +1,9 @@
-"""Networks of convolutions on a GPU: kernels for a convolution, its ReLU and 2 x 2 max pooling, where there is Triton.
+"""Run convolutional networks on a GPU with kernels for a convolution, ReLU and 2 x 2 max pooling, if Triton exists.
 
-:class:`Pooling` has the bits of the plain layers: bias, ReLU and pooling behind a convolution are one kernel.
+:class:`Pooling` has the bits of the plain layers: bias, ReLU and pooling after a convolution are one kernel.
 :class:`Fused` computes in bfloat16, for all lanes at once: each convolution, with its ReLU and pooling, is one kernel
-forward and one back. An ascent repeats this; gradients in the parameters, once per local step, are left to the layers.
+forward and one backward. An ascent repeats these passes. Gradients in the parameters, needed once per local step, use
+the plain layers.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from wafl.tasks.structure.sequence import Chain, Passed, is_plain, members
 
 
 def kernels(name: str) -> Any:
-    """The module of this name with its kernels, or None: Triton comes with PyTorch for CUDA, and with no other."""
+    """Return the module of this name with its kernels, or None without Triton, which only PyTorch for CUDA includes."""
     try:
         return import_module(name)
     except ImportError:
@@ -26,13 +27,14 @@ def kernels(name: str) -> Any:
 
 
 class Pooling(nn.Sequential):
-    """A plain sequence that shares its layers with another, and computes the same."""
+    """A plain sequence that shares its layers with another sequence and computes the same function."""
 
     def __init__(self, layers: nn.Module) -> None:
         super().__init__()
         self._modules = layers._modules  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
 
     def forward(self, x: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return the outputs of the layers, with one kernel for each bias, ReLU and pooling."""
         layers = members(self)
         while layers:
             if pools(layers):
@@ -43,14 +45,14 @@ class Pooling(nn.Sequential):
 
 
 def with_pooling(module: nn.Module) -> nn.Module:
-    """The same model, which pools in one kernel if it is a plain sequence that pools and there is such a kernel."""
+    """Return the model with pooling in one kernel, if it is a plain sequence that pools and the kernel exists."""
     layers = members(module) if is_plain(module, nn.Sequential) else []
     any_pools = any(pools(layers[start:]) for start in range(len(layers)))
     return Pooling(module) if any_pools and _kernel() is not None else module
 
 
 def pools(layers: Sequence[nn.Module]) -> bool:
-    """Whether these begin with a convolution with bias, a ReLU and a pooling of 2 x 2, which nobody watches."""
+    """Return whether layers begin with a convolution with bias, ReLU and 2 x 2 pooling, all without hooks."""
     kinds = (nn.Conv2d, nn.ReLU, nn.MaxPool2d)
     if len(layers) < 3 or not all(is_plain(layer, kind) for layer, kind in zip(layers, kinds, strict=False)):
         return False
@@ -96,27 +98,28 @@ def _kernel() -> Any:
 
 
 CHANNELS = (16, 32, 64, 128)
-"""What a product of matrices on tensor cores takes. The first filters see fewer, and have up to 16 numbers in a row."""
+"""The numbers of channels that suit tensor cores; the first filters have fewer, with up to 16 numbers in a row."""
 
 
 @dataclass(frozen=True)
 class Fused:
-    """Convolutions that pool, and the layers behind them; ``values`` are all lanes' parameters, as layers read them."""
+    """Convolutions that pool, and the layers after them; ``values`` are all lanes' parameters in the layers' layout."""
 
     stages: int
     behind: Chain
     kernel: Any
 
     def takes(self, x: Tensor) -> bool:
-        """Whether these are images ``[L, B, I, H, W]`` of which every pooling finds even sides."""
+        """Return whether x contains images ``[L, B, I, H, W]`` with even sides at every pooling."""
         whole = 1 << self.stages
         return x.dtype == torch.float32 and x.ndim == 5 and x.shape[3] % whole == x.shape[4] % whole == 0
 
     def outputs(self, values: Sequence[Tensor], x: Tensor) -> Tensor:
+        """Return the outputs of all lanes."""
         return self._forward(_of_colors(values), x)[2][-1].float()
 
     def input_gradient(self, values: Sequence[Tensor], x: Tensor, y: Tensor, loss: OutputLoss) -> tuple[Tensor, Tensor]:
-        """Losses ``[L, B]`` and their gradients in the images."""
+        """Return the losses ``[L, B]`` and their gradients in the images."""
         values = _of_colors(values)
         images, choices, passed = self._forward(values, x)
         losses, slope = value_and_slope(loss, passed[-1].float(), y, x.new_ones(x.shape[:2]))
@@ -126,7 +129,7 @@ class Fused:
         return losses, slope[:, :, : x.shape[2]]
 
     def _forward(self, values: Sequence[Tensor], x: Tensor) -> tuple[list[Tensor], list[Tensor], Passed]:
-        """What goes into each convolution, which pixels it took, and what the layers behind computed."""
+        """Return the input of each convolution, its chosen pixels, and the results of the layers after them."""
         gray = x.shape[2] == 1
         images, choices = [torch.cat([x, torch.zeros_like(x)], 2) if gray else x.contiguous()], list[Tensor]()
         for stage in range(self.stages):
@@ -137,9 +140,9 @@ class Fused:
 
 
 def _of_colors(values: Sequence[Tensor]) -> Sequence[Tensor]:
-    """The same parameters, but the first filters see an empty second channel if they see gray images.
+    """Return the parameters with an empty second channel in the first filters, if these take gray images.
 
-    For one channel, the Triton of torch 2.11 loses a tap of 5 x 5 filters at a row's second pixel on the way back.
+    For one channel, the Triton of torch 2.11 loses a tap of 5 x 5 filters at a row's second pixel in the backward pass.
     """
     filters, *others = values
     if filters.shape[2] > 1:
@@ -149,7 +152,7 @@ def _of_colors(values: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 def fuse(layers: Sequence[nn.Module]) -> Fused | None:
-    """How a chain of layers is computed so, if it is such a network and there are kernels."""
+    """Return the fused computation of a chain of layers, or None if the layers or the kernels are not suitable."""
     stages = 0
     while pools(layers[3 * stages :]) and _is_known(layers[3 * stages], first=stages == 0):
         stages += 1

@@ -1,7 +1,7 @@
-"""Bias, ReLU and 2 x 2 max pooling of images on a GPU, in one kernel forward and one backward.
+"""Compute bias, ReLU and 2 x 2 max pooling of images on a GPU, in one kernel forward and one backward.
 
-One after another, each of them reads and writes every pixel, which takes longer than a small convolution. Images are
-seen as ``[rows, width, inner]``: ``inner`` is the number of channels if these are last, and otherwise 1.
+As separate operations, each reads and writes every pixel, which takes longer than a small convolution. Images are
+viewed as ``[rows, width, inner]``: ``inner`` is the number of channels if these are last, and otherwise 1.
 """
 
 import torch
@@ -10,11 +10,11 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK = 1024
-"""Pooled pixels of a program."""
+"""The number of pooled pixels per program."""
 
 
 def forward(x: Tensor, bias: Tensor) -> Tensor:
-    """``max_pool2d(relu(x + bias), 2)`` of images ``[N, C, H, W]`` whose sides are even."""
+    """Return ``max_pool2d(relu(x + bias), 2)`` of images ``[N, C, H, W]`` with even sides."""
     last = not x.is_contiguous()
     size = (*x.shape[:2], x.shape[2] // 2, x.shape[3] // 2)
     out = torch.empty(size, dtype=x.dtype, device=x.device, memory_format=_format(last))
@@ -23,7 +23,7 @@ def forward(x: Tensor, bias: Tensor) -> Tensor:
 
 
 def backward(x: Tensor, bias: Tensor, slope: Tensor) -> Tensor:
-    """The gradient in ``x + bias``, from that in what was pooled: all of it goes to the first of the largest."""
+    """Return the gradient in ``x + bias``: the pooled gradient goes to the first of the largest values."""
     last = not x.is_contiguous()
     slope, gradient = slope.contiguous(memory_format=_format(last)), torch.empty_like(x)
     _backward[(triton.cdiv(slope.numel(), BLOCK),)](x, bias, slope, gradient, slope.numel(), *_sides(x, last), BLOCK)
@@ -35,14 +35,14 @@ def _format(last: bool) -> torch.memory_format:
 
 
 def _sides(x: Tensor, last: bool) -> tuple[int, int, int, int]:
-    """Pooled pixels of a channel that follow each other, channels, the pooled width, and ``inner``."""
+    """Return the number of consecutive pooled pixels of a channel, the channels, the pooled width, and ``inner``."""
     _, channels, height, width = x.shape
     return (1 if last else height * width // 4), channels, width // 2, channels if last else 1
 
 
 @triton.jit
 def _window(x, bias, pixel, inside, together, channels, width, inner):
-    """Where the window of a pooled pixel begins, and its four values."""
+    """Return the start of a pooled pixel's window, and its four values."""
     across = pixel // inner
     first = (4 * (across // width) * width + 2 * (across % width)) * inner + pixel % inner
     offset = tl.load(bias + pixel // together % channels, mask=inside, other=0.0).to(tl.float32)

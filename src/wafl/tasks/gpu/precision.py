@@ -1,8 +1,9 @@
-"""How many digits a GPU computes with, and whether it gives the same bits each time.
+"""Control the precision of a GPU, and whether it repeats the same bits.
 
 ``float32`` means float32: by default, torch lets convolutions on a GPU round their inputs to the 10 bits of TF32.
-``tf32`` lets them, and matrix products too. ``bfloat16`` computes the layers of a network with 8 bits; parameters,
-moves, losses and sums stay float32, and so does a linear model, whose time goes into reading the examples.
+``tf32`` allows this rounding in convolutions and matrix products. ``bfloat16`` computes the layers of a network with 8
+bits. Parameters, moves, losses and sums stay float32, and so does a linear model, which spends its time on reading
+examples.
 """
 
 import os
@@ -32,7 +33,7 @@ _reduced: ContextVar[bool] = ContextVar("reduced", default=False)
 def computing(precision: str, device: torch.device, *, deterministic: bool = True) -> Generator[None, None, None]:
     """Compute with this precision; on a CPU, ``tf32`` is the same as ``float32``.
 
-    If not deterministic, cuDNN times its algorithms and takes the fastest, whose sums may have another order each time.
+    If not deterministic, cuDNN times its algorithms and takes the fastest, whose sums may change their order each time.
     """
     cudnn: Any = torch.backends.cudnn
     matmul: Any = torch.backends.cuda.matmul
@@ -49,24 +50,27 @@ def computing(precision: str, device: torch.device, *, deterministic: bool = Tru
 
 
 def is_reduced() -> bool:
-    """Whether layers are computed with fewer digits than their parameters have."""
+    """Return whether layers are computed with fewer digits than their parameters have."""
     return _reduced.get()
 
 
 def laid_out(tensor: torch.Tensor) -> torch.Tensor:
-    """Images and filters with their channels last, as tensor cores want them; anything else as it is."""
+    """Return images and filters with their channels last, which suits tensor cores, and other tensors unchanged."""
     return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
 
 
 def layers(device: torch.device) -> AbstractContextManager[object]:
-    """What the layers of a network are called in; a captured step cannot share their casts with others."""
+    """Return the context in which a network's layers are called.
+
+    Captured steps do not share their casts with others.
+    """
     if not _reduced.get():
         return nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)
 
 
 class _Reads(TorchFunctionMode):
-    """Counts how often a layer that a reduced precision casts reads each tensor, and how often anything reads it."""
+    """A counter of the reads of each tensor: by layers that a reduced precision casts, and in total."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +86,7 @@ class _Reads(TorchFunctionMode):
 
 
 def cast_by_layers(call: Callable[[], object], params: Mapping[str, torch.Tensor]) -> frozenset[str]:
-    """The names of the parameters that a call reads once, in a layer that a reduced precision casts."""
+    """Return the names of parameters that a call reads once, in a layer that a reduced precision casts."""
     with torch.no_grad(), _Reads() as reads:
         call()
     return frozenset(
@@ -92,14 +96,14 @@ def cast_by_layers(call: Callable[[], object], params: Mapping[str, torch.Tensor
 
 @dataclass(frozen=True)
 class Casts:
-    """What a reduced precision casts in a plain sequence: the parameters with these names, and the inputs or not."""
+    """The values that a reduced precision casts in a plain sequence: parameters by name, and perhaps the inputs."""
 
     params: frozenset[str]
     inputs: bool
 
 
 def casts_of(module: nn.Module) -> Casts:
-    """Parameters of layers that nothing else can read, and the inputs if the first layer is one of these."""
+    """Return the parameters of layers that nothing else can read, and whether the first layer casts the inputs."""
     layers = list(_leaves(module))
     does = [layer for _, layer in layers if not is_plain(layer, nn.Flatten) and not is_plain(layer, nn.Identity)]
     cast = [(prefix, layer) for prefix, layer in layers if _is_cast(layer)]
@@ -116,12 +120,12 @@ def _leaves(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Modul
 
 
 def _is_cast(layer: nn.Module) -> bool:
-    """Whether a reduced precision casts the parameters and inputs of a layer."""
+    """Return whether a reduced precision casts the parameters and inputs of a layer."""
     return any(is_plain(layer, kind) for kind in (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d))
 
 
 def prepared(values: torch.Tensor) -> torch.Tensor:
-    """Such parameters or inputs of all lanes as layers read them: cast, filters and images with their channels last."""
+    """Return parameters or inputs of all lanes in the layers' layout: cast, with channels last."""
     if not is_reduced() or values.dtype != torch.float32:
         return values
     if values.ndim != 5:
@@ -131,7 +135,7 @@ def prepared(values: torch.Tensor) -> torch.Tensor:
 
 
 def aligned(values: torch.Tensor) -> torch.Tensor:
-    """The same numbers of all lanes, copied if a GPU could not read four at once where each lane's begin."""
+    """Return the values of all lanes, copied if a GPU cannot read four numbers at once at the start of each lane."""
     starts = values.data_ptr(), values.stride(0) * values.element_size()
     helps = any(begin % 16 for begin in starts) and values[0].numel() * values.element_size() % 16 == 0
     return values.clone(memory_format=torch.contiguous_format) if helps else values

@@ -1,4 +1,4 @@
-"""What layers do besides computing: dropout, running statistics, a layer's output as a space, lanes one by one.
+"""Implement the modes of layers: dropout, running statistics, a layer's output as a space, lanes one by one.
 
-``task.py`` puts them together; none knows another.
+``task.py`` combines them; they do not import each other.
 """

@@ -1,4 +1,4 @@
-"""Dropout with masks that are drawn from a key, so that runs repeat and lanes do not depend on their neighbors.
+"""Draw dropout masks from a key, so that runs repeat and lanes do not depend on their neighbors.
 
 Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting" (JMLR 2014).
 """
@@ -16,19 +16,19 @@ from wafl.base.random import Key, Purpose, uniform
 
 _WHOLE = (functional.dropout, torch.dropout)
 _CHANNELS = (functional.dropout1d, functional.dropout2d, functional.dropout3d)
-"""These drop whole channels, the second dimension."""
+"""The functions that drop whole channels, the second dimension."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """One dropout of a model: the shape of its mask for a batch of one lane, and the share that it drops."""
+    """One dropout of a model: the shape of its mask for a batch of one lane, and its rate."""
 
     shape: tuple[int, ...]
     rate: float
 
 
 class _EachDropout(TorchFunctionMode):
-    """Lets a function decide what a model's dropouts do, whether they are modules or calls of ``torch``."""
+    """A mode in which a function replaces a model's dropouts, both modules and calls of ``torch``."""
 
     def __init__(self, apply: Callable[[Tensor, Site], Tensor]) -> None:
         super().__init__()
@@ -48,12 +48,12 @@ class _EachDropout(TorchFunctionMode):
 
 
 def masked(masks: Iterator[Tensor]) -> TorchFunctionMode:
-    """Within it, every dropout multiplies by the next of these masks."""
+    """Return a mode in which every dropout multiplies by the next mask."""
     return _EachDropout(lambda x, site: x * next(masks))
 
 
 def recorded(sites: list[Site]) -> TorchFunctionMode:
-    """Within it, dropouts drop nothing; what they would have dropped is added to ``sites``."""
+    """Return a mode in which dropouts drop nothing, and are appended to ``sites``."""
 
     def note(x: Tensor, site: Site) -> Tensor:
         sites.append(site)
@@ -63,7 +63,7 @@ def recorded(sites: list[Site]) -> TorchFunctionMode:
 
 
 def draw_masks(sites: Sequence[Site], key: Key, like: Tensor) -> tuple[Tensor, ...]:
-    """One mask ``[L, *shape]`` per site, 0 or ``1 / (1 - rate)``, drawn example by example: padding changes none."""
+    """Return one mask ``[L, *shape]`` per site, 0 or ``1 / (1 - rate)``, drawn by example, independent of padding."""
     masks: list[Tensor] = []
     for number, site in enumerate(sites):
         count = torch.Size(site.shape).numel()
@@ -75,5 +75,5 @@ def draw_masks(sites: Sequence[Site], key: Key, like: Tensor) -> tuple[Tensor, .
 def _arguments(
     input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, *, train: bool | None = None
 ) -> tuple[Tensor, float, bool]:
-    """The arguments of ``functional.dropout`` and of ``torch.dropout``, which calls one of them by another name."""
+    """Return the arguments of ``functional.dropout`` or ``torch.dropout``, which differ in one name."""
     return input, p, training if train is None else train

@@ -1,4 +1,4 @@
-"""The output of a named layer as the space that an objective moves in.
+"""Use the output of a named layer as the space in which an objective moves.
 
 With the ball at a layer's output ``h(x)``, the robust loss is ``sup over d of loss(h(x) + d) - gamma ||d||^p``. By the
 envelope theorem its gradient in the parameters is taken at a fixed d, so layers before the named one learn as well.
@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 
 class _ReachedError(Exception):
-    """The named layer has given its output, and nothing after it is needed."""
+    """The named layer has returned its output, so later layers are not needed."""
 
 
 def output_of(module: nn.Module, layer: str, run: Callable[[], Tensor]) -> Tensor:
-    """The output of a layer while ``run`` calls the module; what comes after the layer is not computed."""
+    """Return the output of a layer while ``run`` calls the module, without computing later layers."""
     outputs: list[Any] = []
 
     def stop(_: nn.Module, args: Any, output: Any) -> None:
@@ -44,7 +44,7 @@ def output_of(module: nn.Module, layer: str, run: Callable[[], Tensor]) -> Tenso
 
 @contextmanager
 def changed_output(module: nn.Module, layer: str, change: Callable[[Tensor], Tensor]) -> Generator[None, None, None]:
-    """Within it, the layer's output is changed, once."""
+    """Change the layer's output during the block; the layer must be called once."""
     calls: list[int] = []
 
     def hook(_: nn.Module, args: Any, output: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ def changed_output(module: nn.Module, layer: str, change: Callable[[Tensor], Ten
 
 
 class Head(nn.Module):
-    """What a model does with the output of a layer, which is given instead of computed."""
+    """The part of a model after a layer, whose output is given and not computed."""
 
     def __init__(self, module: nn.Module, layer: str, x: Tensor) -> None:
         super().__init__()
@@ -71,6 +71,7 @@ class Head(nn.Module):
         self._shape, self._dtype = x.shape[1:], x.dtype
 
     def forward(self, features: Tensor, x: Tensor | None = None) -> Tensor:
+        """Return the model's outputs for these features."""
         layer = find_layer(self.module, self._layer)
         layer.forward = lambda *_, **__: features
         if x is None:
@@ -82,7 +83,7 @@ class Head(nn.Module):
 
 
 class Beside(nn.Module):
-    """What a model does with a layer's output and its inputs, which stay: examples are both, flat and side by side."""
+    """A model's function of a layer's output and of its fixed inputs: examples are both, flat and side by side."""
 
     def __init__(self, head: Head, features: Tensor, x: Tensor) -> None:
         super().__init__()
@@ -91,9 +92,11 @@ class Beside(nn.Module):
 
     @staticmethod
     def join(features: Tensor, x: Tensor) -> Tensor:
+        """Return the features and the inputs side by side."""
         return torch.cat([features.flatten(1), x.flatten(1).to(features)], dim=1)
 
     def forward(self, both: Tensor) -> Tensor:
+        """Return the model's outputs for features and inputs side by side."""
         sizes = [shape.numel() for shape in self._shapes]
         features, x = (
             piece.unflatten(1, shape) for piece, shape in zip(both.split(sizes, 1), self._shapes, strict=True)
@@ -103,7 +106,7 @@ class Beside(nn.Module):
 
 
 def after(module: nn.Module, layer: str, x: Tensor) -> nn.Module:
-    """The model from a layer's output on; of a plain sequence it is what comes after, without what comes before."""
+    """Return the model after a layer's output; for a plain sequence, only its later layers."""
     names = list(module._modules)  # pyright: ignore[reportPrivateUsage]
     if type(module).forward is nn.Sequential.forward and layer in names:
         rest = [module.get_submodule(name) for name in names[names.index(layer) + 1 :]]
@@ -112,7 +115,7 @@ def after(module: nn.Module, layer: str, x: Tensor) -> nn.Module:
 
 
 def find_layer(module: nn.Module, layer: str) -> nn.Module:
-    """The layer of a model by its name; an error that lists the layers if there is none."""
+    """Return the layer of a model by its name; raise ValueError with all layers if there is none."""
     layers = dict(module.named_modules())
     if layer not in layers or layer == "":
         raise ValueError(f"space={layer!r} is not a layer of the model, which has: {_names(module)}")

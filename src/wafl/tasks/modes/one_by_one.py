@@ -1,4 +1,4 @@
-"""Lanes one after another, for models that ``torch.func`` cannot batch: plain autograd, the same numbers."""
+"""Compute lanes one by one with plain autograd, for models that ``torch.func`` cannot batch: the same numbers."""
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -16,7 +16,7 @@ _side_by_side: ContextVar[bool] = ContextVar("side_by_side", default=False)
 
 
 def in_turn(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What ``torch.func.vmap(function)`` computes, lane by lane, for arguments that are tensors or tuples of them."""
+    """Return a function that computes ``torch.func.vmap(function)`` lane by lane, for tensors or tuples of tensors."""
 
     def each_lane(*args: Any) -> Any:
         count = _count(args[0])
@@ -34,7 +34,7 @@ def in_turn(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def side_by_side() -> Generator[None, None, None]:
-    """A block in which lanes run in CUDA streams of their own: a small network fills a GPU only beside others."""
+    """Run each lane in its own CUDA stream during the block, since small networks fill a GPU only together."""
     token = _side_by_side.set(True)
     try:
         yield
@@ -43,12 +43,12 @@ def side_by_side() -> Generator[None, None, None]:
 
 
 def are_side_by_side() -> bool:
-    """Whether lanes run side by side now."""
+    """Return whether lanes currently run side by side."""
     return _side_by_side.get()
 
 
 def _streams(count: int) -> list[torch.cuda.Stream]:
-    """One stream per lane, which goes on from here; many lanes take turns."""
+    """Return streams for ``count`` lanes, which continue from the current stream; many lanes share streams."""
     while len(_POOL) < min(count, MOST_STREAMS):
         _POOL.append(torch.cuda.Stream())
     for stream in _POOL[:count]:
@@ -57,7 +57,10 @@ def _streams(count: int) -> list[torch.cuda.Stream]:
 
 
 def autograd_gradient(function: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
-    """What ``torch.func.grad(function, has_aux=True)`` computes; zero if the result does not depend on the input."""
+    """Return a function that computes ``torch.func.grad(function, has_aux=True)`` by autograd.
+
+    The gradient is zero if the result does not depend on the input.
+    """
 
     def gradient(first: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
@@ -72,10 +75,10 @@ def autograd_gradient(function: Callable[..., tuple[Tensor, Tensor]]) -> Callabl
 def written_gradient(
     function: Callable[..., tuple[Tensor, Tensor]], learns: Sequence[bool]
 ) -> Callable[..., tuple[Tensor, Tensor]]:
-    """For all lanes one after another, the extra result and the gradient ``[L, P]`` in the first argument.
+    """Return a function that computes the extra result and the gradient ``[L, P]``, lane by lane.
 
-    That is a tuple of parameters ``[L, *shape]``, of which some do not learn. The gradient of a lane is written to its
-    row at once, zero where the result does not depend on it; its type is that of the extra result.
+    The first argument is a tuple of parameters ``[L, *shape]``, of which some do not learn. The gradient of a lane is
+    written to its row at once, zero where the result does not depend on it. Its type is the type of the extra result.
     """
 
     def gradient(values: tuple[Tensor, ...], *rest: Any) -> tuple[Tensor, Tensor]:

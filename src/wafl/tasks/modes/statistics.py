@@ -1,8 +1,8 @@
-"""The running statistics of BatchNorm: layers normalize by them even in training, and learn them from each batch.
+"""Learn the running statistics of BatchNorm layers, which use them for normalization even in training.
 
-Ioffe and Szegedy, "Batch normalization" (ICML 2015), normalize a training batch by its own mean and variance. Each
-example then depends on the others of its batch, and no objective can move it by itself. Here a layer in training mode
-computes what it computes in evaluation, and only its running mean and variance follow the batches.
+Ioffe and Szegedy, "Batch normalization" (ICML 2015), normalize a training batch by its mean and variance. Each example
+then depends on the rest of its batch, and no objective can move it alone. Here a layer in training mode computes the
+same as in evaluation, and only its running mean and variance follow the batches.
 """
 
 from collections.abc import Collection, Generator, Mapping
@@ -15,18 +15,17 @@ from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm  # pyright: ignor
 from torch.nn.modules.batchnorm import _NormBase as Normalization  # pyright: ignore[reportPrivateUsage]
 
 FROZEN, AVERAGED, PER_CLIENT, FEDBN = "frozen", "averaged", "client", "fedbn"
-"""What becomes of statistics in a training: nothing, the mean of the clients', or each client keeps its own.
+"""The treatment of statistics in training: fixed, averaged over clients, or kept by each client.
 
-With ``"client"`` that is SiloBN (Andreux et al., 2020). With ``"fedbn"`` each client keeps the scale and offset of
-these layers too: FedBN (Li et al., "FedBN: federated learning on non-IID features via local batch normalization",
-ICLR 2021).
+``"client"`` is SiloBN (Andreux et al., 2020). With ``"fedbn"`` each client also keeps the scale and offset of these
+layers: FedBN (Li et al., "FedBN: federated learning on non-IID features via local batch normalization", ICLR 2021).
 """
 
 MEAN, VARIANCE = "running_mean", "running_var"
 
 
 def layers_in_training(module: nn.Module) -> dict[str, BatchNorm]:
-    """The BatchNorm layers in training mode whose running statistics can be learned, by name."""
+    """Return the BatchNorm layers in training mode whose running statistics can be learned, by name."""
     return {
         name: layer
         for name, layer in module.named_modules()
@@ -35,7 +34,7 @@ def layers_in_training(module: nn.Module) -> dict[str, BatchNorm]:
 
 
 def layers_with(module: nn.Module, statistics: Collection[str]) -> dict[str, BatchNorm]:
-    """The BatchNorm layers that have these running statistics, by name."""
+    """Return the BatchNorm layers that have these running statistics, by name."""
     return {
         name: layer
         for name, layer in module.named_modules()
@@ -51,17 +50,17 @@ def rest(module: nn.Module) -> None:
 
 
 def names_of(layers: Mapping[str, BatchNorm]) -> tuple[str, ...]:
-    """The names of the layers' running statistics among the buffers of the model."""
+    """Return the names of the layers' running statistics among the model's buffers."""
     return tuple(_path(layer, kind) for layer in layers for kind in (MEAN, VARIANCE))
 
 
 def affine_of(layers: Mapping[str, BatchNorm]) -> set[str]:
-    """The names that the layers' scales and offsets have, or would have, among the parameters of the model."""
+    """Return the names of the layers' scales and offsets among the model's parameters, even if missing."""
     return {_path(layer, kind) for layer in layers for kind in ("weight", "bias")}
 
 
 def check_statistics(choice: str, layers: Mapping[str, BatchNorm]) -> None:
-    """Refuse frozen statistics if these layers are about to learn theirs, and any other choice if there is none."""
+    """Raise ValueError for frozen statistics if a layer would learn, and for other choices if none would."""
     if choice == FROZEN and layers:
         name, layer = next(iter(layers.items()))
         raise ValueError(
@@ -81,7 +80,7 @@ def check_statistics(choice: str, layers: Mapping[str, BatchNorm]) -> None:
 def followed(
     layers: Mapping[str, BatchNorm], weight: Tensor, running: dict[str, Tensor]
 ) -> Generator[None, None, None]:
-    """Within it, each call of a layer moves its ``running`` statistics toward those of its inputs, weighted ``[B]``."""
+    """Move the ``running`` statistics toward the inputs' statistics, weighted ``[B]``, at each call of a layer."""
 
     def follow(name: str, layer: BatchNorm, args: tuple[Any, ...]) -> None:
         (x,) = args
@@ -102,7 +101,10 @@ def followed(
 
 
 def _moments(x: Tensor, weight: Tensor, momentum: float) -> tuple[tuple[Tensor, Tensor], tuple[Any, Any]]:
-    """Mean and unbiased variance ``[C]`` of ``x [B, C, ...]``, and how much of each a step takes; of one value none."""
+    """Return the mean and unbiased variance ``[C]`` of ``x [B, C, ...]``, and the step of each.
+
+    A single value has no variance, so its step is zero.
+    """
     values = x.reshape(*x.shape[:2], -1)
     mean = weight @ values.mean(2)
     spread = weight @ (values - mean[:, None]).square().mean(2)

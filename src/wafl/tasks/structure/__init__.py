@@ -1,4 +1,4 @@
-"""Models whose layers are known: chains of plain layers with written-down derivatives.
+"""Recognize models with known layers: chains of plain layers with explicit derivatives.
 
-Anything here must give the numbers of the plain model (tests/tasks).
+All results here must equal the results of the plain model (tests/tasks).
 """

@@ -1,4 +1,4 @@
-"""Graphs of plain layers: what a traced module becomes, and the operations that have more than one input."""
+"""Define graphs of plain layers, the result of tracing a module, and the operations with several inputs."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from torch.nn.utils import parametrize
 from wafl.tasks.structure.sequence import is_plain, members
 
 Supports = Callable[[nn.Module], bool]
-"""Whether a bound is known for a layer."""
+"""A function that returns whether a bound is known for a layer."""
 
 
 class NoGraphError(ValueError):
@@ -18,31 +18,33 @@ class NoGraphError(ValueError):
 
 
 class Sum(nn.Module):
-    """``a + alpha b`` of two tensors of the same shape."""
+    """The sum ``a + alpha b`` of two tensors of the same shape."""
 
     def __init__(self, alpha: float = 1.0) -> None:
         super().__init__()
         self.alpha = alpha
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return the sum; raise ValueError if the shapes differ."""
         if a.shape != b.shape:
             raise ValueError(f"a sum of shapes {tuple(a.shape)} and {tuple(b.shape)} repeats numbers")
         return torch.add(a, b, alpha=self.alpha)
 
 
 class Concat(nn.Module):
-    """The concatenation of tensors along a dimension, which is not that of the examples."""
+    """The concatenation of tensors along a dimension other than the dimension of examples."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.dim = dim
 
     def forward(self, *parts: Tensor) -> Tensor:
+        """Return the concatenation."""
         return torch.cat(parts, dim=self.dim)
 
 
 class _Constant(nn.Module):
-    """A layer with a number, or a tensor that is the same for all examples."""
+    """A layer with a number, or with a tensor that is the same for all examples."""
 
     value: Tensor
 
@@ -60,22 +62,24 @@ class _Constant(nn.Module):
 
 
 class Times(_Constant):
-    """``value x``, element by element."""
+    """The product ``value x``, element by element."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the product."""
         return self._check(x, x * self.value)
 
 
 class Plus(_Constant):
-    """``x + value``, element by element."""
+    """The sum ``x + value``, element by element."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the sum."""
         return self._check(x, x + self.value)
 
 
 @dataclass(frozen=True)
 class Node:
-    """A layer, the indices of the values that it takes (0 is the input, k what node k - 1 returns), and its place."""
+    """A layer, the indices of its inputs (0 is the input, k the result of node k - 1), and its place in the module."""
 
     module: nn.Module
     inputs: tuple[int, ...]
@@ -88,7 +92,7 @@ class Graph:
 
     nodes: tuple[Node, ...]
     computed: bool = False
-    """Whether the traced module computes some of these weights from its parameters whenever it is called."""
+    """Whether the traced module computes some of these weights from its parameters at each call."""
 
     def module(self) -> nn.Module:
         """Return a module that computes the graph: an ``nn.Sequential`` of its layers if they are a chain."""
@@ -106,6 +110,7 @@ class Network(nn.Module):
         self.inputs = tuple(node.inputs for node in graph.nodes)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the result of the last node."""
         values = [x]
         for layer, inputs in zip(self.layers, self.inputs, strict=True):
             values.append(layer(*(values[index] for index in inputs)))
@@ -130,12 +135,13 @@ def _flat(module: nn.Module, place: str) -> Iterable[tuple[str, nn.Module]]:
 
 
 def is_leaf(layer: nn.Module) -> bool:
-    """Return whether a layer is from torch or wafl, and not looked into; bounds know layers by their exact classes."""
+    """Return whether a layer is from torch or wafl, and is not traced; bounds know layers by their exact classes."""
     module = type(layer).__module__
     return (module.startswith("torch.nn.") and type(layer) is not nn.Sequential) or module == "wafl.models.layers"
 
 
 def kind_of(layer: nn.Module) -> str:
+    """Return the class name of a layer as code."""
     return f"`{parametrize.type_before_parametrizations(layer).__name__}`"
 
 

@@ -1,4 +1,4 @@
-"""What each recorded operation of a traced module is, as a layer of a graph."""
+"""Convert each recorded operation of a traced module to a layer of a graph."""
 
 import inspect
 import math
@@ -17,14 +17,14 @@ from wafl.tasks.structure.graph import Concat, Graph, Node, NoGraphError, Plus, 
 
 @dataclass(frozen=True)
 class _Value:
-    """What a node of the graph returns, by its index."""
+    """The result of a node of the graph, by its index."""
 
     index: int
 
 
 @dataclass(frozen=True)
 class _Size:
-    """One dimension of a tensor, or all of them: only the number of examples is told apart."""
+    """One dimension of a tensor, or all of them; only the number of examples is distinguished."""
 
     dims: tuple[int, ...] | None = None
 
@@ -61,13 +61,13 @@ FUNCTIONS: dict[Any, str] = {getattr: "getattr"} | {
     for owner in (operator, functional, torch)
     if hasattr(owner, name)
 }
-"""Functions by the name of their method."""
+"""The functions, by the name of their method."""
 VIEWS = (nn.Flatten, nn.Unflatten, nn.Identity)
 DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
 
 class Reader:
-    """Turns what fx has recorded into layers, one record after another."""
+    """A converter of fx records to layers, one record at a time."""
 
     def __init__(self, root: nn.Module, supports: Supports) -> None:
         self._root, self._supports, self._nodes = root, supports, list[Node]()
@@ -78,6 +78,7 @@ class Reader:
         self._stale: set[fx.Node] = set()
 
     def read(self, graph: fx.Graph) -> Graph:
+        """Return the graph of wafl's layers; raise NoGraphError if the output does not depend on the input."""
         result: Any = None
         for record in graph.nodes:
             stack: list[str] = list(record.meta.get("nn_module_stack") or [""])
@@ -138,7 +139,7 @@ class Reader:
         return NoGraphError(f"{shown} at {self._place} has no proof")
 
     def _of(self, argument: Any) -> Any:
-        """Return the value of what a record takes."""
+        """Return the value of a record's argument."""
 
         def value(record: fx.Node) -> Any:
             if record in self._stale:
@@ -156,7 +157,7 @@ class Reader:
         return argument
 
     def _share(self, record: fx.Node) -> None:
-        """Note that what a record returns may be the memory of its first argument."""
+        """Note that a record's result may share the memory of its first argument."""
         first = record.all_input_nodes[0]
         self._memory[record] = self._memory.get(first, first)
 
@@ -172,7 +173,7 @@ class Reader:
         return _Value(len(self._nodes))
 
     def _layer(self, record: fx.Node, layer: nn.Module, value: _Value) -> _Value:
-        """Add a layer of one input."""
+        """Add a layer with one input."""
         if parametrize.is_parametrized(layer):
             layer, self._computed = _unparametrized(layer), True
         if type(layer) in (*VIEWS, *DROPOUT):
@@ -184,7 +185,7 @@ class Reader:
         return self._add(layer, value)
 
     def _function(self, record: fx.Node, name: str, args: list[Any], options: dict[str, Any]) -> Any:
-        """Return what a function or a method returns; None if it is not known."""
+        """Return the result of a function or method, or None if it is unknown."""
         first, *rest = args or [options.pop("input")]
         if name in LAYERS and isinstance(first, _Value):
             return self._as_layer(record, name, first, rest, options)
@@ -233,7 +234,7 @@ class Reader:
         return self._layer(record, kind(**settings), x)
 
     def _reshaped(self, record: fx.Node, x: _Value, sizes: list[Any]) -> Any:
-        """Keep the first dimension, which is the examples; ``agrees`` compares how many they are."""
+        """Reshape all dimensions but the first, the examples, whose number ``agrees`` compares."""
         examples, *rest = sizes
         fixed = all(isinstance(size, int) and size > 0 for size in rest)
         if not rest or not ((isinstance(examples, _Size) and examples.examples) or (examples == -1 and fixed)):
@@ -276,7 +277,7 @@ class Reader:
 
 
 def _constant(value: Any, change: Callable[[Tensor], Tensor] = lambda value: value) -> Tensor:
-    """Return a number as a tensor, and what is made of tensors as a parameter, which training may change, too."""
+    """Return a number as a tensor, and a function of tensors as a parameter, since training may change it."""
     if isinstance(value, Tensor):
         return nn.Parameter(change(value.detach().double()))
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -305,7 +306,7 @@ def _attribute(module: nn.Module, path: str) -> Any:
 
 
 def _call(record: fx.Node, args: list[Any], options: dict[str, Any]) -> Any:
-    """Compute what does not depend on the input."""
+    """Compute a record that does not depend on the input."""
     with torch.no_grad():
         if record.op == "call_method":
             return getattr(args[0], str(record.target))(*args[1:], **options)
@@ -319,7 +320,7 @@ def _is_view(value: Tensor, module: nn.Module) -> bool:
 
 
 def _unparametrized(layer: nn.Module) -> nn.Module:
-    """Return the plain layer with the weights that a parametrized one computes."""
+    """Return the plain layer with the weights of a parametrized one."""
     kind = cast(type[nn.Module], parametrize.type_before_parametrizations(layer))
     plain = kind.__new__(kind)
     plain.__dict__.update(vars(layer))
@@ -366,7 +367,7 @@ def _convolution(rest: list[Any], options: dict[str, Any]) -> nn.Module | None:
 
 
 def _with_weights(layer: nn.Module, given: Mapping[str, Any]) -> nn.Module:
-    """Give a layer weights of the module, or others that were computed from them."""
+    """Set a layer's weights to weights of the module, or to weights computed from them."""
     for name in ("weight", "bias"):
         value = given.get(name)
         if isinstance(value, Tensor):

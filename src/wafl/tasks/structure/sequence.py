@@ -1,8 +1,8 @@
-"""Plain layers one after another: how to recognize them, how much work they are, and their derivatives in all lanes.
+"""Handle sequences of plain layers: recognition, amount of work, and derivatives in all lanes.
 
-The work decides whether a CPU computes lanes together. A small convolution takes longer to call than to compute, so all
-lanes go into one call. A large one keeps the processor busy by itself, and the convolution of many lanes, whose filters
-differ, is slower than one convolution after another.
+The amount of work decides whether a CPU computes lanes together. The call of a small convolution takes longer than its
+computation, so all lanes go into one call. A large convolution uses the whole processor. The convolution of many lanes,
+whose filters differ, is then slower than one convolution after another.
 """
 
 import copy
@@ -19,11 +19,11 @@ from torch.nn import functional
 from torch.nn.parameter import is_lazy
 
 HARMLESS = {"__init__", "__repr__", "extra_repr", "__annotate__", "__annotate_func__"}
-"""What a subclass may have of its own and still compute what its parent computes."""
+"""The names that a subclass may define and still compute the same as its parent."""
 
 
 def members(sequence: nn.Module) -> list[nn.Module]:
-    """The modules of a sequence; one that is used twice is listed twice."""
+    """Return the modules of a sequence; a module that is used twice is listed twice."""
     return [module for module in sequence._modules.values() if module is not None]  # pyright: ignore[reportPrivateUsage]
 
 
@@ -42,7 +42,7 @@ def copied(module: nn.Module) -> nn.Module:
 
 
 def is_same(module: nn.Module, made: nn.Module) -> bool:
-    """Whether what was made of a module has its layers and its numbers: a module may copy itself as another one."""
+    """Return whether ``made`` has the layers and the numbers of ``module``: a module may copy itself as another one."""
     values, made_values = ([*each.named_parameters(), *each.named_buffers()] for each in (module, made))
     return list(_outline(module)) == list(_outline(made)) and all(
         (name, type(value)) == (other, type(kept))
@@ -52,7 +52,7 @@ def is_same(module: nn.Module, made: nn.Module) -> bool:
 
 
 def _outline(module: nn.Module) -> Iterator[Any]:
-    """Of each layer its kind, and what is on it: settings, how many parameters, what replaces calls, how many hooks."""
+    """Yield, for each layer, its kind, its settings, its number of parameters, its replaced calls and its hooks."""
     for name, layer in module.named_modules(remove_duplicate=False):
         yield name, type(layer)
         yield {key: len(cast(Any, value)) if isinstance(value, dict) else 0 for key, value in vars(layer).items()}
@@ -62,7 +62,7 @@ HOOKS = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_h
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether anything is called before or after the module, or its gradient: hooks of its own, or of all modules."""
+    """Return whether anything is called before or after the module or its gradient: its hooks, or global ones."""
     everywhere = torch.nn.modules.module
     return any(getattr(everywhere, f"_global_{name}") or getattr(module, f"_{name}") for name in HOOKS)
 
@@ -122,7 +122,7 @@ def _same_file(code: str, module: str | None) -> bool:
 
 
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether the module surely computes what its kind computes: it has no hooks, and replaces nothing of the kind."""
+    """Return whether the module certainly computes what its kind computes, without hooks or replaced methods."""
     if not isinstance(module, kind) or is_patched(kind) or patched():
         return False
     replaced = any(callable(value) and hasattr(type(module), name) for name, value in vars(module).items())
@@ -132,23 +132,23 @@ def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
 
 @cache
 def _replaced_by_subclass(subclass: type[nn.Module], kind: type[nn.Module]) -> bool:
-    """Whether a class between the module's class and its kind has something that could change what is computed."""
+    """Return whether a class below the kind defines anything that could change the computation."""
     between = subclass.__mro__[: subclass.__mro__.index(kind)]
     changes = {name for each in between for name, value in vars(each).items() if _counts(name, value)}
     return any(hasattr(kind, name) or name in ("weight", "bias") for name in changes - HARMLESS)
 
 
 def _counts(name: str, value: object) -> bool:
-    """Not what Python itself notes about a class, such as its docstring."""
+    """Return whether an attribute matters, unlike Python's notes about a class, such as its docstring."""
     return callable(value) or not name.startswith("__")
 
 
 BUSY = 500_000
-"""With more products per example than this, a lane keeps a processor busy (``benchmarks/networks.py``)."""
+"""The number of products per example above which a lane keeps a processor busy (``benchmarks/networks.py``)."""
 
 
 def convolution_products(module: nn.Module, run: Callable[[], object]) -> int:
-    """How many products of numbers convolutions take while ``run`` calls the module."""
+    """Return the number of products in convolutions while ``run`` calls the module."""
     counts: list[int] = []
 
     def count(layer: nn.Module, args: Any, output: Tensor) -> None:
@@ -186,6 +186,7 @@ class Chain:
         self._first = next(number for number, count in enumerate(counts) if count)
 
     def forward(self, values: Sequence[Tensor], x: Tensor) -> Passed:
+        """Return the input of each layer, then the outputs."""
         passed = [x]
         for layer, params in zip(self._layers, self._params, strict=True):
             hidden = passed[-1]
@@ -200,7 +201,7 @@ class Chain:
         return passed
 
     def input_slope(self, values: Sequence[Tensor], passed: Passed, slope: Tensor) -> Tensor:
-        """The gradient in the inputs, from that in the outputs."""
+        """Return the gradient in the inputs from the gradient in the outputs."""
         for number in reversed(range(len(self._layers))):
             slope = self._slope_before(number, values, passed, slope)
         return slope
@@ -215,7 +216,7 @@ class Chain:
                 slope = self._slope_before(number, values, passed, slope)
 
     def _slope_before(self, number: int, values: Sequence[Tensor], passed: Passed, slope: Tensor) -> Tensor:
-        """The slope at what went into a layer, from that at what came out."""
+        """Return the slope at a layer's input from the slope at its output."""
         layer, params, before = self._layers[number], self._params[number], passed[number]
         if isinstance(layer, nn.Linear):
             return torch.bmm(_rows(slope), values[params.start]).view(before.shape)
@@ -223,6 +224,7 @@ class Chain:
 
 
 def has_bias(layer: nn.Linear) -> bool:
+    """Return whether a linear layer has a bias."""
     return layer.bias is not None  # pyright: ignore[reportUnnecessaryComparison]
 
 
@@ -239,7 +241,7 @@ def _rows(hidden: Tensor) -> Tensor:
 
 
 def _elementwise(layer: nn.Module, slope: Tensor, before: Tensor, after: Tensor) -> Tensor:
-    """The slope before a layer without parameters, which flattens or computes each number by itself."""
+    """Return the slope before a layer without parameters, which flattens or acts element by element."""
     match layer:
         case nn.Flatten():
             return slope.reshape(before.shape)

@@ -1,4 +1,4 @@
-"""Symbols that stand for tensors while a module is traced, and the tracer that stops where they are not enough."""
+"""Trace modules with symbols in place of tensors, and stop where symbols are not enough."""
 
 import operator
 from typing import Any, cast
@@ -11,18 +11,19 @@ from wafl.tasks.structure.graph import is_leaf, path_of
 
 
 class Wrapped(nn.Module):
-    """The module as a child: fx would skip hooks, calls and default arguments of the root."""
+    """The module as a child, because fx would skip hooks, calls and default arguments of the root."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the output of the model."""
         return self.model(x)
 
 
 class Symbol(fx.Proxy):
-    """Stands for a tensor, also for ``isinstance``; what depends on its values is an obstacle even if it is caught."""
+    """A symbol for a tensor, also for ``isinstance``; use of its values is an obstacle even if the error is caught."""
 
     @property
     def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -55,7 +56,7 @@ class Symbol(fx.Proxy):
 
 
 class Tracer(fx.Tracer):
-    """Records layers and functions by module; layers of torch are not looked into."""
+    """A recorder of layers and functions by module, which does not look into layers of torch."""
 
     proxy_buffer_attributes = True
 
@@ -64,18 +65,22 @@ class Tracer(fx.Tracer):
         self.obstacles: list[str] = []
 
     def stop(self, reason: str) -> Exception:
+        """Record an obstacle, and return the error to raise."""
         self.obstacles.append(f"{reason} in {path_of(self.scope.module_path.removeprefix('model'))}")
         return TraceError(self.obstacles[-1])
 
     def create_proxy(self, *args: Any, **kwargs: Any) -> Any:
+        """Record an operation; stop if autocast is enabled."""
         if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
             raise self.stop("it uses autocast")
         return super().create_proxy(*args, **kwargs)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
+        """Return the symbol of a node."""
         return Symbol(node, self)
 
     def create_arg(self, a: Any) -> Any:
+        """Return an argument for the graph; stop at tensors other than parameters and buffers."""
         if isinstance(a, fx.Proxy):  # which also says that it is a tensor
             return a.node
         if isinstance(a, Tensor) and not any(a is value for value in (*self.root.parameters(), *self.root.buffers())):
@@ -83,13 +88,17 @@ class Tracer(fx.Tracer):
         return super().create_arg(a)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Return whether a module is recorded as one layer."""
         return is_leaf(m)
 
     def to_bool(self, obj: fx.Proxy) -> bool:
+        """Stop, because the module branches on a tensor."""
         raise self.stop("it branches on the values, the size or the type of a tensor")
 
     def iter(self, obj: fx.Proxy) -> Any:
+        """Stop, because the module iterates over a tensor."""
         raise self.stop("it iterates over a tensor")
 
     def keys(self, obj: fx.Proxy) -> Any:
+        """Stop, because the module iterates over a tensor."""
         raise self.stop("it iterates over a tensor")

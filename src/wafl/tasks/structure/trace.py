@@ -1,14 +1,14 @@
 """Trace a module into a graph of plain layers, which :mod:`wafl.theory` and :mod:`wafl.promises` then bound.
 
-The tracer is shared by the search and the checker; each has its own bounds on the graph. The checker traces the model
-that it is given, and reads no graph from a file. ``torch.fx`` is used because it works with torch 2.4, keeps the names
-of modules for error messages, and does not import ``torch._dynamo``. It runs ``forward`` with a symbol instead of a
-tensor. A branch on values, sizes or dtypes raises an error instead of being frozen, so a graph holds for batches of
-every size. Dtypes and gradient modes can still be read elsewhere (``next(self.parameters()).dtype``). So a module is
-traced without gradients, with gradients, and in float32 and inference mode, and all graphs must be the same.
+The tracer is shared by the search and the checker; each has its own bounds on the graph. The checker traces its model,
+and reads no graph from a file. ``torch.fx`` is used because it works with torch 2.4, keeps the names of modules for
+error messages, and does not import ``torch._dynamo``. It runs ``forward`` with a symbol instead of a tensor. A branch
+on values, sizes or dtypes raises an error instead of being frozen, so a graph holds for batches of every size. Dtypes
+and gradient modes can still be read elsewhere (``next(self.parameters()).dtype``). A module is therefore traced without
+gradients, with gradients, and in float32 and inference mode, and all graphs must be equal.
 
-Two assumptions remain: global state does not change, and the module computes what its graph computes. Code can find
-out that it is being traced. :func:`agrees` compares module and graph on examples.
+Two assumptions remain: global state does not change, and the module computes what its graph computes. Code can detect
+tracing. :func:`agrees` compares module and graph on examples.
 """
 
 import copy
@@ -25,14 +25,14 @@ from wafl.tasks.structure.sequence import has_hooks, has_unusual_values, is_patc
 from wafl.tasks.structure.symbols import Tracer, Wrapped
 
 SINGLE = 16
-"""How many examples :func:`agrees` also passes to a module one by one."""
+"""The number of examples that :func:`agrees` also passes to a module one by one."""
 
 
 def trace(module: nn.Module, supports: Supports) -> Graph:
     """Return the graph of a module in evaluation, or raise :class:`NoGraphError`.
 
-    The layers of the graph are those of the module itself: pass a copy. Parametrized layers are replaced by plain ones
-    with the weights that they compute, and dropout is left out.
+    The layers of the graph are the module's layers: pass a copy. Parametrized layers are replaced by plain ones with
+    the weights that they compute, and dropout is left out.
     """
     for name, layer in module.named_modules(remove_duplicate=False):
         if reason := _replaced(layer):

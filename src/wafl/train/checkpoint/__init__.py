@@ -1,4 +1,4 @@
-"""Training that survives interruptions: checkpoints, journals, and signals that end a process only between rounds.
+"""Make training survive interruptions: checkpoints, journals, and signals that stop it only between rounds.
 
 Later versions must be able to read the files written here.
 """

@@ -1,11 +1,12 @@
-"""Training that survives a crash: its progress on disk, written completely or not at all, and the one before it.
+"""Save the progress of training to disk, completely or not at all, together with the previous checkpoint.
 
-rounds.journal          every round of every run, appended
-memory-<n>.journal      what clients keep, appended as it changes; written anew when most of it is outdated
-<n>/state.safetensors   parameters, client weights and vectors of checkpoint n
-<n>/state.json          the rest, and how much of the journals counts
+    rounds.journal          every round of every run, appended
+    memory-<n>.journal      the clients' memory, appended as it changes; rewritten when most of it is outdated
+    <n>/state.safetensors   parameters, client weights and vectors of checkpoint n
+    <n>/state.json          the rest, and the valid length of the journals
 
-So a checkpoint costs the same after 100,000 rounds as after one, whatever the number of clients that did not take part.
+A checkpoint therefore costs the same after 100,000 rounds as after one, whatever the number of clients outside the
+cohorts.
 """
 
 import json
@@ -44,25 +45,28 @@ from wafl.train.checkpoint.journal import Journal
 from wafl.train.checkpoint.signals import Signals
 
 FORMAT = 6
-"""Raised when another thing is kept or drawn: a training must not go on with other cohorts than it began with."""
+"""The version of the format, raised when the content or the random draws change.
+
+A resumed training must not use other cohorts than before.
+"""
 KEPT = 2
-"""How many checkpoints stay on disk: the last, and the one before in case the last is damaged."""
+"""The number of checkpoints on disk: the last, and the previous one in case the last is damaged."""
 
 
 @dataclass
 class _Unsaved(Progress):
-    """A progress that later rounds do not change; of its histories only what the journal does not hold yet."""
+    """A progress that later rounds do not change, with only those rounds that the journal does not contain yet."""
 
     records: list[tuple[int, Record]] = field(default_factory=list[tuple[int, Record]])
 
 
 class Checkpoint(Callback):
-    """Keeps the progress of a training in a folder, from which the same call to :func:`wafl.fit` resumes.
+    """A folder with the progress of a training, from which the same call to :func:`wafl.fit` resumes.
 
     Args:
-        folder: where to write; one folder per training.
-        every: how many rounds pass between two checkpoints; an interrupted training always writes one.
-        seconds: write one earlier if this much time has passed since the last.
+        folder: the folder to write to; one folder per training.
+        every: the number of rounds between two checkpoints; an interrupted training always writes one.
+        seconds: write a checkpoint earlier if this much time has passed since the last one.
 
     >>> import tempfile
     >>> Checkpoint(tempfile.mkdtemp(), every=5).read({}) is None
@@ -85,13 +89,13 @@ class Checkpoint(Callback):
         self._rounds, self._written_at = 0, time.monotonic()
         self._count = 0
         self.damaged: dict[Path, str] = {}
-        """The checkpoints that :meth:`read` could not use, and why."""
+        """The checkpoints that :meth:`read` could not use, with the reasons."""
         self._journal = Journal(self.folder / "rounds.journal")
         self._lengths: dict[int, int] = {}
         self._memory = _Memory(self.folder)
 
     def read(self, fingerprint: Mapping[str, str]) -> Progress | None:
-        """The last good progress of the training with this fingerprint; None if there is none yet."""
+        """Return the last good progress of the training with this fingerprint, or None if there is none yet."""
         self._reset(fingerprint)
         written = self._written()
         self._count = int(written[-1].name) if written else 0
@@ -122,7 +126,7 @@ class Checkpoint(Callback):
         return None
 
     def extend(self, before: Mapping[str, str], after: Mapping[str, str]) -> bool:
-        """Let the same training with more rounds (``after``) go on from here too; returns whether there is anything."""
+        """Prepare the same training with more rounds (``after``) to resume; return whether there is a checkpoint."""
         if self.read(before) is None:
             return False
         for folder in self._written():
@@ -133,7 +137,7 @@ class Checkpoint(Callback):
         return True
 
     def keep_last(self) -> None:
-        """Remove what a finished training does not need to go on with more rounds."""
+        """Remove all files that a finished training does not need to continue with more rounds."""
         for folder in self._written():
             if folder in self.damaged:
                 shutil.rmtree(folder)
@@ -147,7 +151,7 @@ class Checkpoint(Callback):
         self._memory.forget(good[-count:])
 
     def on_progress(self, progress: Progress) -> None:
-        """Remember the progress, and write it when that is due."""
+        """Store the progress, and write it if it is time."""
         self._signals.go_on()
         with self._signals.held():
             self._remember(progress)
@@ -168,7 +172,7 @@ class Checkpoint(Callback):
         self._rounds += 1
 
     def write(self) -> None:
-        """Write what has not been written yet; a signal that comes meanwhile waits until it is on disk."""
+        """Write all unsaved progress; a signal during this time waits until it is on disk."""
         with self._signals.held():
             if self._unsaved is not None:
                 self._write(self._unsaved)
@@ -191,9 +195,9 @@ class Checkpoint(Callback):
         self._keep(KEPT)
 
     def __enter__(self) -> Self:
-        """Take the folder, so that nobody else writes here; the lock ends with the process, however it ends.
+        """Lock the folder against other writers; the lock ends with the process, even after a crash.
 
-        Until then, SIGTERM and SIGHUP save what there is and end the process, and a second Ctrl-C waits for the first.
+        Until then, SIGTERM and SIGHUP save the progress and end the process, and a second Ctrl-C waits for the first.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         busy = f"{self.folder} is in use by another training: give this one a folder of its own, or stop the other"
@@ -212,12 +216,12 @@ class Checkpoint(Callback):
             self._signals.__exit__()
 
     def _written(self) -> list[Path]:
-        """Complete checkpoints, oldest first; one that a crash left half written has another name."""
+        """Return complete checkpoints, oldest first; incomplete ones have another name."""
         return sorted(path for path in self.folder.glob("*") if path.name.isdigit()) if self.folder.is_dir() else []
 
 
 class _Memory:
-    """What clients keep, in a journal to which changes are appended; a new one is begun when most of it is outdated."""
+    """The clients' memory, in a journal of changes; a new journal is started when most of it is outdated."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -225,12 +229,12 @@ class _Memory:
         self._written: dict[LaneKey, ClientState] = {}
 
     def resume(self, about: Mapping[str, Any] | None, memory: Mapping[LaneKey, ClientState]) -> None:
-        """Go on where a checkpoint left the journal."""
+        """Continue the journal of a checkpoint."""
         self._journal = None if about is None else Journal(self._folder / about["file"], about["size"])
         self._written = dict(memory)
 
     def write(self, memory: Mapping[LaneKey, ClientState], count: int) -> dict[str, Any] | None:
-        """Append what has changed since the last checkpoint; returns how much of which file counts."""
+        """Append the changes since the last checkpoint; return the file and its valid length."""
         if not memory:
             return None
         changed = {keeper: kept for keeper, kept in memory.items() if self._written.get(keeper) is not kept}
@@ -264,7 +268,7 @@ def _saved(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def write_state(folder: Path, runs: Mapping[int, RunProgress], about: Mapping[str, Any]) -> None:
-    """Write a folder with the tensors and a description, which holds their checksum and its own."""
+    """Write a folder with the tensors and a description, which contains the checksums of both."""
     tensors: dict[str, Tensor] = {}
     rows: dict[str, Any] = {}
     for index, run in runs.items():
@@ -286,7 +290,10 @@ def write_state(folder: Path, runs: Mapping[int, RunProgress], about: Mapping[st
 
 
 def read_progress(folder: Path, fingerprint: Mapping[str, str] | None = None) -> tuple[Progress, dict[str, Any]]:
-    """A checkpoint, and its description; a CheckpointError if it is damaged or belongs to another training."""
+    """Return a checkpoint's progress and description.
+
+    Raises CheckpointError if it is damaged or belongs to another training.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -332,7 +339,7 @@ def _memory_journal(folder: Path, about: Mapping[str, Any] | None) -> Journal:
 
 
 def _histories(folder: Path, about: Mapping[str, Any]) -> dict[int, list[dict[str, Any]]]:
-    """The rounds of each run; they must be as many as were written."""
+    """Return the rounds of each run; raise an error if their number is wrong."""
     histories: dict[int, list[dict[str, Any]]] = {int(index): [] for index in about["lengths"]}
     for entry in Journal(folder / "rounds.journal", about["journal"]).read():
         row = parsed(entry)

@@ -1,4 +1,4 @@
-"""A file that only grows: entries are appended, each with its length and checksum."""
+"""Append entries to a file, each with its length and checksum."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -11,17 +11,17 @@ FLAGS = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O
 
 
 class Journal:
-    """Entries of bytes in a file, of which the first ``size`` bytes count.
+    """A file of entries of bytes, of which the first ``size`` bytes are valid.
 
-    What a crash left after them is cut off by the next :meth:`append`. An entry is a line with its length and its
-    checksum, and then its content.
+    The next :meth:`append` cuts off any incomplete entry that a crash left. An entry is a line with its length and its
+    checksum, followed by its content.
     """
 
     def __init__(self, path: Path, size: int = 0) -> None:
         self.path, self.size = path, size
 
     def append(self, entries: Iterable[bytes]) -> None:
-        """Add entries, which survive a crash when this returns."""
+        """Append entries, which survive a crash after this returns."""
         new = not self.path.exists()
         with open(os.open(self.path, FLAGS, 0o666), "wb") as file:
             if not new:
@@ -36,7 +36,7 @@ class Journal:
             sync(self.path.parent)
 
     def read(self) -> Iterator[bytes]:
-        """The entries that count; raises ValueError at one that is damaged or missing."""
+        """Yield the valid entries; raise ValueError at an entry that is damaged or missing."""
         if self.size == 0:
             return
         with self.path.open("rb") as file:

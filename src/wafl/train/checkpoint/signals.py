@@ -1,4 +1,4 @@
-"""Signals that ask a process to end: SIGTERM and SIGHUP end it as Ctrl-C does, none in the middle of saving."""
+"""Handle signals that end a process: SIGTERM and SIGHUP act like Ctrl-C, and none interrupts saving."""
 
 import signal
 import threading
@@ -8,18 +8,18 @@ from types import FrameType
 from typing import Any, Self
 
 ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""Windows has no SIGHUP."""
+"""The signals that end a process; Windows has no SIGHUP."""
 
 
 class Stopped(SystemExit):
-    """A signal other than Ctrl-C asked the process to end; uncaught, its exit status is 128 and the signal."""
+    """A signal other than Ctrl-C ended the process; the exit status is 128 plus the signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__(128 + number)
 
 
 def exit_status(stop: BaseException) -> int:
-    """The exit status of a process that Ctrl-C or a signal ended, as shells count.
+    """Return the exit status of a process that Ctrl-C or a signal ended, as in a shell.
 
     >>> exit_status(KeyboardInterrupt()), exit_status(Stopped(signal.SIGTERM))
     (130, 143)
@@ -28,10 +28,10 @@ def exit_status(stop: BaseException) -> int:
 
 
 class Signals:
-    """A block in which the first signal interrupts, and later ones wait until its end, when all is saved.
+    """A block in which the first signal interrupts, and later signals wait until its end, when all is saved.
 
-    SIGTERM and SIGHUP then raise :class:`Stopped`, unless somebody handles or ignores them already, as ``nohup`` does.
-    Only the main thread can do that; elsewhere this does nothing.
+    SIGTERM and SIGHUP then raise :class:`Stopped`, unless the process already handles or ignores them, as with
+    ``nohup``. Only the main thread can do that; in other threads this does nothing.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Signals:
 
     @contextmanager
     def held(self) -> Generator[None, None, None]:
-        """A block after whose end a signal takes effect that comes in it."""
+        """Delay signals during the block until its end."""
         already, self._busy = self._busy, True
         try:
             yield
@@ -61,7 +61,7 @@ class Signals:
                 self._deliver()
 
     def go_on(self) -> None:
-        """Let the next signal interrupt again: somebody caught the last one, and work goes on."""
+        """Allow the next signal to interrupt again, after the last one was caught and work continues."""
         self._busy = False
         self._deliver()
 
@@ -84,7 +84,7 @@ class Signals:
 
 @contextmanager
 def stopped_by_signals() -> Generator[None, None, None]:
-    """A block that SIGTERM and SIGHUP end as Ctrl-C does: what it has opened and started is closed and ended."""
+    """Make SIGTERM and SIGHUP end the block like Ctrl-C, so that it closes its files and ends its processes."""
 
     def stop(number: int, _: FrameType | None) -> None:
         raise Stopped(number)
@@ -98,7 +98,7 @@ def stopped_by_signals() -> Generator[None, None, None]:
 
 
 def _replaced(handler: Callable[[int, FrameType | None], None], numbers: Any = ENDING) -> dict[int, Any]:
-    """Let the handler have these signals, except those that are ignored or not Python's; returns the ones before."""
+    """Install a handler for these signals, except ignored or foreign ones; return the previous handlers."""
     if threading.current_thread() is not threading.main_thread():
         return {}
     handlers = {number: signal.getsignal(number) for number in numbers}

@@ -1,1 +1,1 @@
-"""Checks of a training: its cost before it starts, and its numbers in every round."""
+"""Check a training: its cost before it starts, and its numbers in every round."""

@@ -1,4 +1,4 @@
-"""What a run would cost at least, by its own numbers; absurd ones are refused before any work."""
+"""Compute the minimum cost of a run from its settings, and reject absurd ones before any work."""
 
 from collections.abc import Sequence
 
@@ -7,14 +7,17 @@ from wafl.train.spec import Spec
 
 
 def round_steps(spec: Spec, num_examples: Sequence[int]) -> float:
-    """Return how many gradients the largest of these clients computes in a round, those of its adversary included."""
+    """Return the number of gradients of the largest client in a round, including the gradients of its ascent."""
     objective, local = spec.method.objective, max(spec.schedule.local_work.num_steps([max([1, *num_examples])]))
     ascent = 1 if objective is None else objective.steps * (1 + objective.restarts)
     return float(local) * spec.method.local.gradients * ascent
 
 
 def check_cost(spec: Spec, num_examples: Sequence[int]) -> None:
-    """Refuse a run whose steps would take days, or whose plan of batches does not fit in memory; size 0 is unknown."""
+    """Raise ValueError if a run's steps take days, or if its plan of batches exceeds the memory.
+
+    Size 0 means unknown.
+    """
     schedule, work = spec.schedule, spec.schedule.local_work
     largest = max(num_examples, default=0)
     local = max(work.num_steps([max(largest, 1)]))

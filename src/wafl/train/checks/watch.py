@@ -1,4 +1,4 @@
-"""What is checked while training: that numbers are finite, gamma against its limits, and in the end the ball."""
+"""Check training: that numbers are finite, gamma against its limits, and finally the ball."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -31,33 +31,36 @@ from wafl.train.trust.admission import Tolerance
 
 
 def lowest_gamma(objective: Objective | None, task: Task, params: Tensor) -> float:
-    """The number that a learned gamma must not fall below for a model; 0 for the loss itself."""
+    """Return the lower limit of a learned gamma for a model; 0 for a plain loss."""
     learner = learner_of(objective)
     return 0.0 if learner is None else learner.lowest_gamma(Problem(task, params[None]))
 
 
 TOO_FAR = (ConcavityWarning, DivergenceWarning, LabelCostWarning, RadiusWarning)
-"""The warnings that are not given for trials, which go too far on purpose."""
+"""The warnings that are suppressed in trials, which exceed limits on purpose."""
 MOST_AMPLIFIED = 10.0
-"""How many times larger moving targets alone may make the loss."""
+"""The maximum factor by which moving only the targets may increase the loss."""
 LEAST_MOVE = 1e-9
-"""An achieved radius below this is rounding."""
+"""The achieved radius below which moves are only rounding."""
 MOST_GROWN = 2.0**24
-"""A loss this many times as large as the first is absurd: next to it, the first one is lost in rounding (float32)."""
+"""The ratio to the first loss at which a loss is absurd: the first loss is then lost in float32 rounding."""
 MOST_RISEN, SMOOTHED = 10.0, 3
-"""A loss this many times that of the first round, in the mean of that many rounds, is said to diverge."""
+"""The ratio to the first round's loss that counts as divergence, and the number of averaged rounds."""
 FENCE = "keep examples within bounds=(low, high)"
 
 LEARNED, LOST = 0.9, 0.98
-"""A model has learned if its loss is below this part of that of guessing, and has lost it again above that part."""
+"""Thresholds, as fractions of the loss of random guessing.
+
+Below LEARNED the model has started to learn; above LOST it has stopped.
+"""
 SETTLING = 10
-"""After how many rounds a radius should have been found."""
+"""The number of rounds after which gamma should have reached the radius."""
 MOST_STRAYED = 100.0
-"""A learned gamma this many times above those of its first rounds is suspicious."""
+"""The ratio of a learned gamma to its first rounds at which it is suspicious."""
 
 
 class Watch:
-    """The checks of one run while it trains; each warning is given once."""
+    """The checks of one run while it trains; each warning appears once."""
 
     def __init__(
         self,
@@ -77,7 +80,7 @@ class Watch:
         self._first_gammas: list[float] = []
 
     def check_replies(self, query: Query, replies: Replies, names: Sequence[str]) -> None:
-        """Stop at the first NaN or infinity, with the round, the client and the likely cause."""
+        """Raise DivergedError at the first NaN or infinity, with the round, the client and the likely cause."""
         finite = torch.isfinite(replies.loss)
         for vector in replies.vectors.values():
             finite &= finite_rows(vector)
@@ -94,7 +97,7 @@ class Watch:
         raise DivergedError(f"{where}: the update is not finite; {self.likely_cause(query)}")
 
     def check_growth(self, query: Query, replies: Replies, names: Sequence[str], history: History) -> None:
-        """Stop if an objective overflowed, or if the loss has become absurd next to that of the first round."""
+        """Raise DivergedError if an objective overflowed, or if the loss is absurd compared with the first round."""
         overflowed = torch.isinf(replies.cost)
         first = max(abs(history[0].loss), 1.0) if history else math.inf
         absurd = replies.loss > MOST_GROWN * first
@@ -116,7 +119,7 @@ class Watch:
     def check_loss(
         self, query: Query, replies: Replies, record: Record, names: Sequence[str], history: History
     ) -> None:
-        """Warn, or stop if the tolerance says so, when the loss of three rounds is far above that of the first."""
+        """Warn, or stop if the tolerance requires it, when the loss of three rounds is far above the first loss."""
         if len(history) < SMOOTHED or history[0].loss <= 0:
             return
         loss = fmean([record.loss, *(each.loss for each in history[1 - SMOOTHED :])])
@@ -138,7 +141,7 @@ class Watch:
 
     @staticmethod
     def _who(query: Query, replies: Replies, record: Record, names: Sequence[str]) -> str:
-        """The clients that stand out in this round: those with the longest update, as sent, and the highest loss."""
+        """Return the suspicious clients of this round: the longest update, as sent, and the highest loss."""
         lengths, kept = lengths_of(query.params, replies.params), dict(record.shortened)
         lengths /= torch.tensor([kept.get(client, 1.0) for client in replies.clients]).to(lengths)
         longest, median = int(lengths.argmax()), float(lengths.median())
@@ -150,14 +153,14 @@ class Watch:
         )
 
     def check_params(self, query: Query, state: State) -> None:
-        """Stop if the server's own step gave NaN or infinity."""
+        """Raise DivergedError if the server's step produced NaN or infinity."""
         if not bool(finite_rows(state.params[None])):
             raise DivergedError(
                 f"round {query.round}, server: its step is not finite; lower the server's learning rate"
             )
 
     def check_gamma(self, state: State) -> None:
-        """Warn when gamma is below the concavity limit of the current parameters, or low enough to free the targets."""
+        """Warn if gamma is below the concavity limit of the current parameters, or so low that targets move freely."""
         gamma, limit = state.scalars.get("gamma"), self._limit(state.params)
         if self._objective is None or gamma is None:
             return
@@ -176,7 +179,7 @@ class Watch:
             )
 
     def _check_range(self, gamma: float, round: int) -> None:
-        """Warn when a learned gamma is far above all those of its first rounds: the ball is then all but gone."""
+        """Warn if a learned gamma is far above its first rounds, so that the ball has almost vanished."""
         first = self._first_gammas
         if len(first) < SETTLING:
             first.append(gamma)
@@ -198,7 +201,7 @@ class Watch:
             )
 
     def check_ball(self, history: History) -> None:
-        """Warn at the end if no example moved, or if the radius that was asked for is not the one that was achieved."""
+        """Warn at the end if no example moved, or if the achieved radius is not the requested one."""
         if self._objective is None or not self._objective.moves or history.diverged or len(history) < 2:
             return
         self._check_labels(self._objective.label_cost, history)
@@ -214,7 +217,7 @@ class Watch:
             self._check_radius(learner.target, history)
 
     def _warn_of_gamma(self, ball: Wasserstein, history: History) -> None:
-        """Warn that nobody chose the size of the ball, with the radius that its gamma implies on these data."""
+        """Warn that the size of the ball is a default, with the radius that its gamma implies on these data."""
         radius = _achieved(history[-max(len(history) // 4, 1) :])
         self._warn_once(
             f"you gave neither radius nor gamma, so gamma is {ball.gamma:g}, the paper's choice for MNIST's pixels. On "
@@ -224,10 +227,10 @@ class Watch:
         )
 
     def _check_labels(self, cost: float, history: History) -> None:
-        """Warn if labels change for less than guessing loses, and the model is no better than guessing.
+        """Warn if changing a label costs less than guessing loses, and the model is no better than guessing.
 
-        At a price s per label the best model gives the true class exp(s) times the probability of each other, and its
-        robust loss is ``log(1 + (C - 1) exp(-s))``.
+        At a price s per label the best model gives the true class exp(s) times the probability of each other class, and
+        its robust loss is ``log(1 + (C - 1) exp(-s))``.
         """
         last = history[-max(len(history) // 4, 1) :]
         price, loss = cost * fmean(record.gamma or 0.0 for record in last), fmean(record.loss for record in last)
@@ -268,7 +271,7 @@ class Watch:
             self._check_learned(radius, history, fmean(record.loss for record in last))
 
     def _check_learned(self, radius: float, history: History, loss: float) -> None:
-        """Warn if the model had learned in a smaller ball, and is no better than guessing in the whole one."""
+        """Warn if the model had learned in a smaller ball, but is no better than guessing in the whole ball."""
         best = min(history, key=lambda record: record.loss)
         if best.loss < LEARNED * self._guessing and loss > LOST * self._guessing:
             self._warn_once(
@@ -288,7 +291,7 @@ class Watch:
 
     @property
     def _remedy(self) -> str:
-        """How the user can make gamma larger."""
+        """The user's way to increase gamma."""
         return "raise gamma" if learner_of(self._objective) is None else "ask for a smaller radius"
 
     def _limit(self, params: Tensor) -> float | None:
@@ -300,7 +303,7 @@ class Watch:
             warn_user(message, category)
 
     def likely_cause(self, query: Query) -> str:
-        """Why a run may have diverged in this query, and what to do about it."""
+        """Explain why a run may have diverged in this query, with the remedy."""
         if uneven := self._uneven_columns():
             return uneven
         rate = query.scalars["learning_rate"]

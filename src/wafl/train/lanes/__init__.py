@@ -1,4 +1,4 @@
-"""How the clients of all runs become lanes of one batch: their order, memory, and steps captured on a GPU.
+"""Turn the clients of all runs into lanes of one batch: their order, memory, and captured steps on a GPU.
 
-No number may depend on how lanes are put together.
+No number may depend on the arrangement of lanes.
 """

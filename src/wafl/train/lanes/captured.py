@@ -1,7 +1,7 @@
-"""Local steps on a GPU, recorded once per shape as a CUDA graph and replayed.
+"""Record local steps on a GPU as CUDA graphs, once per shape, and replay them.
 
-A step launches hundreds of small kernels, and to launch them one by one takes the CPU longer than the GPU needs to
-compute them. A graph launches all of them at once.
+A step launches hundreds of small kernels. To launch them one by one takes the CPU longer than the GPU needs to compute
+them. A graph launches all of them at once.
 """
 
 from dataclasses import dataclass, replace
@@ -37,13 +37,13 @@ class _Recording:
         _copy(self.batch, batch)
 
     def goes_on(self, lanes: LaneInput, carry: Carry, batch: Batch) -> bool:
-        """Whether these are the lanes and the carry of the step before, so that their shapes need not be compared."""
+        """Return whether these are the previous step's lanes and carry, so that shapes need no comparison."""
         alike = (self.batch.live is None) == (batch.live is None) and self.batch.rows.shape == batch.rows.shape
         return alike and self.sent is lanes and self.carry is carry
 
 
 class Captured(Eager):
-    """A step that is recorded once per shape and replayed, if it can be."""
+    """A step that is recorded once per shape and replayed, if possible."""
 
     reuses = True
 
@@ -54,10 +54,11 @@ class Captured(Eager):
         self._obstacle: str | None = None
 
     def room(self, working: int) -> int:
-        """Return the least of 1, 2, 3, 4, 6, 8, 12, ... that holds ``working`` lanes: recording takes far longer."""
+        """Return the smallest of 1, 2, 3, 4, 6, 8, 12, ... that is at least ``working``, since recording is slow."""
         return room_for(working, smallest=1)
 
     def __call__(self, client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch) -> Carry:
+        """Return the carry after one step, from a recording if possible."""
         if self._obstacle is not None:
             return step(client, lanes, carry, batch)
         recording = self._recording(lanes, carry, batch)
@@ -102,7 +103,7 @@ def _copy(targets: T, values: T) -> None:
 
 
 def _one(tensor: torch.Tensor) -> torch.Tensor:
-    """The first of lanes that share their numbers, as those do that begin a round of one run; otherwise all."""
+    """Return the first of lanes that share their numbers, as at the start of a round of one run; otherwise all."""
     return tensor[:1] if _is_shared(tensor) else tensor
 
 

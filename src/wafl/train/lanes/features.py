@@ -1,4 +1,4 @@
-"""A frozen backbone in front of the ball: its features are computed once, and clients train on them."""
+"""Compute the features of a frozen backbone once, if the ball comes after it, and train clients on them."""
 
 from dataclasses import is_dataclass, replace
 
@@ -15,7 +15,7 @@ from wafl.train.client_task import ClientTask
 
 
 def with_fixed_features(client: ClientTask) -> ClientTask:
-    """The same work on a layer's outputs, if the ball is at this layer and no parameter before it is trained."""
+    """Return the same work on a layer's outputs, if the ball is there and no earlier parameter is trained."""
     objective = client.objective
     if objective is None or objective.space is None or not objective.moves:  # without a ball, it is for something else
         return client
@@ -38,7 +38,7 @@ def with_fixed_features(client: ClientTask) -> ClientTask:
 
 
 def _fixed_features(task: Task, layer: str, start: Tensor, x: Tensor) -> Tensor | None:
-    """The layer's outputs at two examples; None if they depend on what is trained, or on what is dropped."""
+    """Return the layer's outputs at two examples, or None if they depend on trained or dropped values."""
     dropped: list[Site] = []
     with recorded(dropped), torch.enable_grad():
         trained = start.detach().requires_grad_()
@@ -48,7 +48,7 @@ def _fixed_features(task: Task, layer: str, start: Tensor, x: Tensor) -> Tensor 
 
 
 def _head(task: Task, layer: str, start: Tensor, x: Tensor, features: Tensor) -> Task | None:
-    """The task of what comes after the layer; None if that looks at the inputs too."""
+    """Return the task of the layers after this layer, or None if they also use the inputs."""
     given = x.long() if task.traits.integers else x
     head = make_task(after(task.module, layer, given), task.loss, start.device)
     if head.num_params != task.num_params:

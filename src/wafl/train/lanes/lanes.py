@@ -1,4 +1,4 @@
-"""Lanes: the clients of all runs, computed as one batch, as many at once as fit in memory."""
+"""Compute the clients of all runs as lanes of one batch, in chunks that fit in memory."""
 
 import copy
 import os
@@ -26,11 +26,11 @@ from wafl.train.step import Eager
 Work = Callable[[ClientTask, LaneInput], LaneOutput]
 
 RECORDED = 128
-"""How many lanes of a network one recording has at most."""
+"""The maximum number of lanes of a network in one recording."""
 LARGE, TOGETHER = 2**22, 2**27
 """A network with more than ``LARGE`` parameters has at most ``TOGETHER`` of them in all lanes of one recording."""
 IN_TURN = 2**26
-"""The most parameters in the lanes of a network that is computed one lane after another: more would save no time."""
+"""The maximum number of parameters in the lanes of a network that runs lane by lane; more would save no time."""
 
 
 @dataclass
@@ -38,14 +38,13 @@ class Lanes:
     """The clients of all runs as one batch, which answers one query from each of several runs at once.
 
     A lane is one client's copy of the parameters in one run. Lanes with the same room in their batches are computed
-    together, in chunks of ``chunk_size``, by default as many as half of the free memory holds; this changes no random
-    draw.
+    together, in chunks of ``chunk_size``; the default fits in half of the free memory. Chunks change no random draw.
 
-    ``memory`` is what the method lets each client keep, by run and client; entries appear as clients first take part.
-    ``rows`` maps each client to its place in ``client.examples``, if these are only some of all clients. With ``pair``,
-    a lane that is alone is computed next to a copy of itself: a network's convolutions then round as among others.
-    With ``captures``, steps are captured as CUDA graphs. Lanes of a model that is computed one lane after another are
-    shared among as many ``workers``, threads that compute what one thread does; without them, torch uses its threads.
+    ``memory`` is the clients' memory, by run and client; entries appear in a client's first round. ``rows`` maps each
+    client to its index in ``client.examples``, if these are only some of all clients. With ``pair``, a single lane is
+    computed next to a copy of itself, so that a network's convolutions round as among others. With ``captures``, steps
+    are captured as CUDA graphs. Lanes of a model that runs one lane after another are divided among ``workers`` threads
+    with the same results; without them, torch uses its threads.
     """
 
     client: ClientTask
@@ -63,7 +62,10 @@ class Lanes:
         self._step = Captured() if self.captures else Eager()
 
     def run(self, queries: Sequence[Query], runs: Sequence[int] | None = None) -> list[Replies]:
-        """The replies to each run's query, all of one kind, for the same vectors; clients keep their memory by run."""
+        """Return the replies to each run's query, all of one kind and for the same vectors.
+
+        Store the clients' memory.
+        """
         if not queries:
             return []
         keys, numbers = self._lane_keys(queries), list(runs) if runs is not None else list(range(len(queries)))
@@ -97,7 +99,7 @@ class Lanes:
         return gathered.replies()
 
     def _in_threads(self, work: Work, lanes: LaneInput) -> LaneOutput:
-        """Share lanes among threads, each with a copy of the model: a call puts parameters into its module."""
+        """Divide lanes among threads, each with a copy of the model, since a call changes its module's parameters."""
         parts = self._parts(lanes)
         while len(self._clients) < len(parts):
             self._clients.append(replace(self.client, task=copy.deepcopy(self.client.task)))
@@ -107,7 +109,7 @@ class Lanes:
         return mapped(lambda *values: torch.cat(values), *outputs)
 
     def _parts(self, lanes: LaneInput) -> list[LaneInput]:
-        """One part per worker, with about as many steps as others; lanes that share their batches stay together."""
+        """Return one part per worker, with about equal steps; lanes that share their batches stay together."""
         sizes = [self.client.sizes[row] for row in lanes.clients[:: lanes.sharing].tolist()]
         least = -(-2 // lanes.sharing) if self.client.pairs else 1
         count = min(self.workers or 1, max(len(sizes) // least, 1))
@@ -118,7 +120,7 @@ class Lanes:
         return [lanes.take(slice(*(cut * lanes.sharing for cut in ends))) for ends in pairwise([*cuts, len(sizes)])]
 
     def _lane_keys(self, queries: Sequence[Query]) -> list[LaneKey]:
-        """Run and client of each lane, the largest clients first; lanes with the same batches are neighbors."""
+        """Return run and client of each lane, the largest clients first; lanes with equal batches are neighbors."""
         keys = [(run, client) for run, query in enumerate(queries) for client in query.clients]
         return sorted(keys, key=lambda lane: (-self._size(lane[1]), queries[lane[0]].seed, lane[1], lane[0]))
 
@@ -160,7 +162,7 @@ class Lanes:
         )
 
     def _remember(self, keepers: list[LaneKey], memory: Mapping[str, Tensor]) -> None:
-        """Keep what clients hold after their work; a client whose new memory is not finite keeps the old one."""
+        """Store the clients' memory after their work; a client whose new memory is not finite keeps the old one."""
         if not memory:
             return
         finite = torch.stack([finite_rows(kept.flatten(1)) for kept in memory.values()]).all(0).tolist()
@@ -172,7 +174,7 @@ class Lanes:
         )
 
     def _recall(self, keepers: list[LaneKey], fresh: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What each lane's client has kept, or holds before it first takes part, which is ``fresh``."""
+        """Return the memory of each lane's client, or its initial memory ``fresh``."""
         return {
             name: torch.stack([self.memory.get(keeper, fresh)[name].to(like) for keeper in keepers])
             for name, like in fresh.items()
@@ -242,7 +244,7 @@ def in_pieces(client: ClientTask, lanes: LaneInput, step: Eager, most: int, work
 
 
 def _alike(sizes: Sequence[int], room: Callable[[int], int]) -> list[slice]:
-    """The lanes that are computed together, as slices: batches with the same room, and none of far fewer examples."""
+    """Return slices of lanes to compute together: equal room of batches, and similar numbers of examples."""
     pieces, begin = list[slice](), 0
     for index, size in enumerate(sizes):
         if room(size) != room(sizes[begin]) or 8 * size < sizes[begin]:
@@ -252,17 +254,13 @@ def _alike(sizes: Sequence[int], room: Callable[[int], int]) -> list[slice]:
 
 
 def _sharing(queries: Sequence[Query], keys: list[LaneKey]) -> int:
-    """How many lanes share each batch, if that is the same number for all batches; otherwise 1."""
+    """Return the number of lanes per batch, if it is the same for all batches; otherwise 1."""
     counts = set(Counter((queries[run].seed, client) for run, client in keys).values())
     return counts.pop() if len(counts) == 1 else 1
 
 
 def lanes_that_fit(client: ClientTask, lanes: LaneInput, memory: int = 0, all_lanes: int = 0) -> int:
-    """As many lanes as half of the free memory holds, but at least one, by counting what one lane needs.
-
-    ``memory`` is how many bytes one client keeps, and ``all_lanes`` what all lanes send and keep, however many are
-    computed together.
-    """
+    """Return the number of lanes, at least 1, that fit in half of the free memory."""
     free = free_bytes(lanes.params.device) - all_lanes
     return max(1, free // 2 // (_lane_bytes(client, lanes) + 4 * memory))
 
@@ -272,14 +270,14 @@ def _bytes(values: Mapping[str, Tensor]) -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """The free memory of a device."""
+    """Return the free memory of a device."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _lane_bytes(client: ClientTask, lanes: LaneInput) -> int:
-    """The bytes of a lane: parameters, gradient, batch, their copies, activations for autograd, and all batches."""
+    """Return the memory of a lane: parameters, gradient, batch, copies, activations for autograd, and all batches."""
     largest = int(client.examples.num_examples.max())
     batch = min(max(client.work.batch_size or largest, REPORT_BATCH), largest)
     params = lanes.params[:1]

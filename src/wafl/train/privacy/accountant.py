@@ -1,8 +1,8 @@
-"""What the Gaussian mechanism spends of privacy, exactly.
+"""Compute the exact privacy budget that the Gaussian mechanism spends.
 
 Dong, Roth and Su, "Gaussian differential privacy" (JRSS B 2022), and Balle and Wang, "Improving the Gaussian mechanism
-for differential privacy" (ICML 2018): k releases with the noise multiplier z are as private as one with
-``mu = sqrt(k) / z``, and ``delta(epsilon) = Phi(mu / 2 - epsilon / mu) - exp(epsilon) Phi(-mu / 2 - epsilon / mu)``.
+for differential privacy" (ICML 2018): k releases with the noise multiplier z are as private as one with ``mu = sqrt(k)
+/ z``, and ``delta(epsilon) = Phi(mu / 2 - epsilon / mu) - exp(epsilon) Phi(-mu / 2 - epsilon / mu)``.
 """
 
 import math
@@ -12,7 +12,7 @@ import torch
 
 
 def delta_of(epsilon: float, noise_multiplier: float, releases: int) -> float:
-    """The least delta for which that many releases are (epsilon, delta)-private."""
+    """Return the smallest delta for which ``releases`` releases are (epsilon, delta)-private."""
     mu = math.sqrt(releases) / noise_multiplier
     first = _log_phi(mu / 2 - epsilon / mu)
     second = epsilon + _log_phi(-mu / 2 - epsilon / mu)
@@ -20,14 +20,14 @@ def delta_of(epsilon: float, noise_multiplier: float, releases: int) -> float:
 
 
 def epsilon_of(delta: float, noise_multiplier: float, releases: int) -> float:
-    """The least epsilon for which that many releases are (epsilon, delta)-private; 0 if nothing is released."""
+    """Return the smallest epsilon for which ``releases`` releases are (epsilon, delta)-private; 0 for no release."""
     if releases == 0 or delta_of(0.0, noise_multiplier, releases) <= delta:
         return 0.0
     return _least(lambda epsilon: delta_of(epsilon, noise_multiplier, releases) <= delta)
 
 
 def noise_for(epsilon: float, delta: float, releases: int) -> float:
-    """The least noise multiplier for which that many releases are (epsilon, delta)-private."""
+    """Return the smallest noise multiplier for which ``releases`` releases are (epsilon, delta)-private."""
     return _least(lambda noise: delta_of(epsilon, noise, releases) <= delta)
 
 
@@ -36,7 +36,7 @@ def _log_phi(x: float) -> float:
 
 
 def _least(enough: Callable[[float], bool]) -> float:
-    """The least positive number that is enough, to a part in 10^12; every larger number is enough too."""
+    """Return the smallest sufficient positive number, to a part in 10^12; every larger number must be sufficient."""
     high = 1.0
     while not enough(high):
         high *= 2.0

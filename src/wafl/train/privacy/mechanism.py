@@ -1,10 +1,10 @@
-"""Differential privacy of clients: their updates are clipped, and the mean of them is given noise.
+"""Protect clients by differential privacy: clip their updates, and add noise to the mean.
 
-McMahan, Ramage, Talwar and Zhang, "Learning differentially private recurrent language models" (ICLR 2018), with a
-fixed number of clients per round: the model gets ``1/m sum_i clip(update_i) + N(0, (z C / m)^2)``, where m clients were
-asked, C is the clipping norm and z the noise multiplier. A client that took no part instead would change the sum by at
-most C, so each round in which a client takes part is a Gaussian mechanism with noise multiplier z. Cohorts are drawn
-from the seed, which is no secret, so nothing is gained by their being random.
+McMahan, Ramage, Talwar and Zhang, "Learning differentially private recurrent language models" (ICLR 2018), with a fixed
+number of clients per round: the model gets ``1/m sum_i clip(update_i) + N(0, (z C / m)^2)``, where m is the size of the
+cohort, C the clipping norm and z the noise multiplier. Without one client the sum would change by at most C, so each
+round of a client is a Gaussian mechanism with noise multiplier z. Cohorts are drawn from the seed, which is not secret,
+so their randomness adds no privacy.
 """
 
 from collections import Counter
@@ -30,7 +30,7 @@ from wafl.train.trust.caps import Caps
 
 @frozen
 class Privacy:
-    """Differential privacy of the clients: updates are clipped, and their mean is given noise."""
+    """Differential privacy of the clients: updates are clipped, and their mean gets noise."""
 
     clip_norm: Annotated[float, Positive(), "An update that is longer is shortened to this length."] = 1.0
     epsilon: Annotated[
@@ -50,11 +50,11 @@ class Privacy:
     ] = None
 
     def noise(self, rounds: int) -> float:
-        """The noise multiplier of a run of that many rounds."""
+        """Return the noise multiplier of a run of ``rounds`` rounds."""
         return self.noise_multiplier or noise_for(self.epsilon, self.delta, rounds)
 
     def spent(self, runs: Sequence[Run], rounds: int) -> dict[str, float]:
-        """What the client that took part most often has spent in these runs together, and in the costliest of them."""
+        """Return the budget spent by the most frequent client, in all these runs and in the costliest of them."""
         taken = [Counter(client for record in run.history for client in record.participants) for run in runs]
         noise = self.noise(rounds)
         each = max((max(counts.values(), default=0) for counts in taken), default=0)
@@ -69,7 +69,7 @@ class Privacy:
 
 
 def check_private(name: str, spec: Spec) -> None:
-    """Refuse a method that uses more of its clients than the mean of their updates."""
+    """Raise ValueError if a method uses more of its clients than the mean of their updates."""
     method = spec.method
     reasons = {
         "weights its clients: set client_weights = 'uniform'": not method.client_weights.equal,
@@ -85,13 +85,14 @@ def check_private(name: str, spec: Spec) -> None:
 
 @dataclass(frozen=True)
 class PrivateClients:
-    """Clients of whose updates nobody sees more than a mean with noise; all else is as with the inner clients."""
+    """Clients whose updates are only visible as a mean with noise; all else is as with the inner clients."""
 
     inner: Clients
     privacy: Privacy
     sees_updates = False
 
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
+        """Return an engine that replaces all replies by their noisy mean."""
         inner = self.inner.engine(task, specs, group, progress)
         noise = self.privacy.noise(next(iter(specs.values())).schedule.rounds)
 
@@ -103,9 +104,11 @@ class PrivateClients:
 
     @property
     def caps(self) -> Caps | None:
+        """None, since caps compare clients, and no client may influence the weight of another."""
         return None  # they compare clients, and no client may decide how much another counts
 
     def cost_matrix_of_clients(self) -> CostMatrix:
+        """Raise ValueError, since the clients' class means are not private."""
         raise ValueError(
             f"cost_matrix={CLIENTS!r} needs the class means of clients, which are not private: give a matrix"
         )
@@ -113,7 +116,7 @@ class PrivateClients:
     def _private(self, asked: int, answer: Admitted, multiplier: float) -> Admitted:
         """Return the answer with ``start + (sum of clip(update_i) + noise) / m`` in place of every reply.
 
-        Nothing after it sees a single update. The operating system draws the noise, so a resume has other noise.
+        Later code sees no single update. The operating system draws the noise, so a resumed training has other noise.
         """
         if answer.diverged or not answer.replies.clients or PARAMS not in answer.replies.vectors:
             return answer

@@ -1,4 +1,4 @@
-"""Gaussian noise from the operating system, on a grid, so that no bit of a sum shows what is below the noise.
+"""Draw Gaussian noise from the operating system, on a grid, so that no bit of a sum reveals values below the noise.
 
 Floating-point sums and noise leak through their last bits (Mironov, "On significance of the least significant bits for
 differential privacy", CCS 2012; Casacuberta et al., "Widespread underestimation of sensitivity in differentially
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 GRID = 2.0**-20
-"""The distance of two numbers of the grid, as a fraction of the noise's standard deviation."""
+"""The spacing of the grid, as a fraction of the noise's standard deviation."""
 
 
 def gaussian(count: int) -> Tensor:
@@ -44,5 +44,5 @@ def clipped_sum(vectors: Tensor, clip_norm: float, deviation: float) -> Tensor:
 
 
 def noisy(total: Tensor, deviation: float) -> Tensor:
-    """Return a sum of clipped rows with noise of this standard deviation in every coordinate, in its own unit."""
+    """Return a sum of clipped rows with noise of this standard deviation in every coordinate."""
     return (total + (gaussian(len(total)) / GRID).round()) * (GRID * deviation)

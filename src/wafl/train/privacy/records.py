@@ -1,13 +1,13 @@
-"""Differential privacy of records or patients: DP-SGD where the examples are, on all of a client's examples.
+"""Protect records or patients by differential privacy: DP-SGD at the client, on all of its examples.
 
 Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar and Zhang, "Deep learning with differential privacy" (CCS 2016), with
-all n units of a client in each step instead of a sample:
+all n units of a client in each step, not a sample:
 
     theta <- theta - rate (1/n) (sum_i clip(g_i) + N(0, (2 z C)^2)),
 
 where g_i is the gradient of unit i alone, after its examples were moved. If the rows of one unit become any others, the
-sum changes by at most 2C, so a step is a Gaussian mechanism with noise multiplier z. There is no amplification to
-prove, and no server decides who is in a batch.
+sum changes by at most 2C, so a step is a Gaussian mechanism with noise multiplier z. No amplification has to be proven,
+and no server chooses the batches.
 """
 
 from collections.abc import Mapping
@@ -34,12 +34,12 @@ from wafl.train.step import Batch, begin, step
 
 LOG = getLogger("wafl")
 MOST_NUMBERS, MOST_RECORDS = 2**19, 256
-"""The most numbers, and the most records, whose gradients are computed together."""
+"""The limits of numbers, and of records, whose gradients are computed together."""
 
 
 @frozen
 class RecordPrivacy:
-    """What a client may reveal about any one of its units, a record or a patient, in all runs together."""
+    """The limit of what a client may reveal about any one unit, a record or a patient, in all runs together."""
 
     epsilon: Annotated[float, Positive(), "How much may leak about a unit, in all runs together."]
     delta: Annotated[
@@ -57,7 +57,7 @@ class RecordPrivacy:
 
     @property
     def cost(self) -> float:
-        """What one step adds to that sum."""
+        """The increase of that sum per step."""
         return self.budget / self.steps
 
     @property
@@ -70,6 +70,7 @@ class Keep(LocalStep):
     """A local step that keeps each lane's gradient."""
 
     def direction(self, gradient: Tensor, state: LocalState) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the gradient, and carry it."""
         return gradient, {"gradient": gradient}
 
 
@@ -95,7 +96,7 @@ def why_not_private(spec: Spec, client: ClientTask, params: Tensor) -> str | Non
 
 @dataclass(frozen=True)
 class Units:
-    """A client's row in the examples, and the unit that each of its examples belongs to, counted from 0."""
+    """A client's row in the examples, and the unit of each of its examples, counted from 0."""
 
     row: int
     owner: Tensor
@@ -120,8 +121,8 @@ def private_replies(client: ClientTask, query: Query, units: Mapping[int, Units]
 def private_update(client: ClientTask, query: Query, units: Units, privacy: RecordPrivacy) -> Tensor:
     """Return the parameters after a client's local steps.
 
-    Everything after the noise is computed from the noisy gradient and what the server knows: weight decay, the local
-    step, momentum, and how long an update may be.
+    All later computations use only the noisy gradient and the server's knowledge: weight decay, the local step,
+    momentum, and the maximum length of an update.
     """
     start = query.params[None]
     numbers = {name: start.new_tensor([[value]]) for name, value in query.scalars.items()}

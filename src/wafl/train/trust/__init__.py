@@ -1,4 +1,4 @@
-"""Clients that fail or lie: which replies count, what clients may claim, and rounds that survive failures.
+"""Handle clients that fail or lie: valid replies, limits of claims, and rounds that survive failures.
 
-``faults.py`` lets clients fail on purpose, to test a training.
+``faults.py`` makes clients fail on purpose, to test a training.
 """

@@ -1,6 +1,6 @@
-"""Which replies count: those that arrived, are complete and finite, within the caps, and not outsized.
+"""Select the valid replies: those that arrived, are complete and finite, within the caps, and not outsized.
 
-A round with too few of them is repeated. :mod:`wafl.train.trust.trust` limits the influence of replies that count.
+A round with too few of them is repeated. :mod:`wafl.train.trust.trust` limits the influence of valid replies.
 """
 
 import math
@@ -21,12 +21,12 @@ NOTHING = Replies((), torch.empty(0), torch.empty(0))
 
 
 REMOTE_CLIP = 2.5
-"""How many times the median length an update may have where clients are on other machines, unless told otherwise."""
+"""The default limit of an update on other machines, as a multiple of the median length."""
 
 
 @frozen
 class Tolerance:
-    """How many clients may fail before a round does, and how far one may stray from the others."""
+    """The number of clients that may fail before a round does, and the limit of a client's distance from others."""
 
     min_replies: Annotated[
         float,
@@ -63,25 +63,25 @@ class Tolerance:
 
     @property
     def multiple(self) -> float:
-        """How many times the round's median an update's length, a loss or a cost may count for."""
+        """The limit of an update's length, a loss or a cost, as a multiple of the round's median."""
         return math.inf if self.clip is None else self.clip
 
     def settled(self, *, remote: bool) -> Self:
-        """The tolerance with what is left open decided, for clients on other machines or here."""
+        """Return the tolerance with defaults filled in, for clients on other machines or here."""
         return replace(self, clip=REMOTE_CLIP if remote else math.inf) if self.clip is None else self
 
     def enough(self, replies: int, asked: int) -> bool:
-        """Whether that many usable replies make a round."""
+        """Return whether this number of usable replies is enough for a round."""
         return replies >= max(1, self.min_replies * asked)
 
 
 @dataclass(frozen=True)
 class Admitted:
-    """A query as if only the clients whose replies count had been asked, and their replies.
+    """A query as if only clients with valid replies had been asked, and their replies.
 
-    ``excluded`` explains why each other client does not count. ``diverged`` is set if replies arrived but too few
-    were finite, while other runs had enough. ``shortened`` has, by client, the share of its update's length that was
-    kept, and ``limited`` in words what else of it counts for less than it claims.
+    ``excluded`` explains why each other client does not count. ``diverged`` is set if replies arrived but too few were
+    finite, while other runs had enough. ``shortened`` contains, by client, the remaining fraction of its update's
+    length. ``limited`` describes in words its other limited claims.
     """
 
     query: Query
@@ -94,7 +94,7 @@ class Admitted:
 
 
 def admit(query: Query, received: Sequence[Reply], tolerance: Tolerance, caps: Caps | None = None) -> Admitted:
-    """Return the replies that count; the clients' weights stay as they were.
+    """Return the valid replies, with unchanged client weights.
 
     Every algorithm takes means relative to the weights of the clients that count.
     """
@@ -109,7 +109,7 @@ def admit(query: Query, received: Sequence[Reply], tolerance: Tolerance, caps: C
 
 
 def split(replies: Replies) -> list[Reply]:
-    """One reply per client."""
+    """Return one reply per client."""
     return [
         Reply(client, replies.loss[i], replies.cost[i], {name: rows[i] for name, rows in replies.vectors.items()})
         for i, client in enumerate(replies.clients)
@@ -139,7 +139,7 @@ def _outsized(query: Query, replies: Sequence[Reply], outsized: float) -> dict[i
 
 
 def _fault(query: Query, reply: Reply, caps: Caps) -> str | None:
-    """Why a reply cannot be used, if it cannot."""
+    """Explain why a reply cannot be used, or return None if it can."""
     for wanted in query.wanted:
         name, vector = "update" if wanted == PARAMS else wanted, reply.vectors.get(wanted)
         if vector is None:
@@ -166,20 +166,20 @@ def _stack(kept: Sequence[Reply], wanted: Sequence[str]) -> Replies:
 
 
 Arrivals = tuple[Sequence[Reply], Mapping[int, str]]
-"""The replies to one query, usable or not, and by client why a reply is missing."""
+"""The replies to one query, usable or not, and the reason for each missing reply, by client."""
 
 
 Source = Callable[[Sequence[Query], Sequence[int], int], list[Arrivals]]
-"""A function that sends queries to clients, given the positions of the runs and the attempt, counted from 0.
+"""A function that sends queries to clients, given the indices of the runs and the attempt, counted from 0.
 
-A query that is sent again starts from the same client states as before.
+A repeated query starts from the same client states.
 """
 
 
 def answer_tolerantly(
     source: Source, tolerance: Tolerance, caps: Caps | None, queries: Sequence[Query], runs: Sequence[int]
 ) -> list[Admitted]:
-    """Answer queries of clients that may fail: queries with too few usable replies are sent again."""
+    """Answer queries of clients that may fail; queries with too few usable replies are sent again."""
     admitted, diverged, why = dict[int, Admitted](), dict[int, Admitted](), ""
     for attempt in range(tolerance.attempts):
         waiting = {run: query for run, query in zip(runs, queries, strict=True) if run not in admitted}

@@ -1,4 +1,4 @@
-"""What a client may claim about itself: an experiment declares it, and a server leaves out whoever claims more."""
+"""Limit the claims of clients about themselves; a server excludes clients that claim more than declared."""
 
 import math
 import re
@@ -10,9 +10,9 @@ from wafl.base.errors import ConfigError
 from wafl.base.options import Count, Listed, Named, Positive, Range, check_options, frozen
 
 MOST_FEATURES = 10**6
-"""The most numbers in an example if its shape is not declared."""
+"""The maximum number of values in an example if its shape is not declared."""
 DOUBLE = "double"
-"""The share of a client that may have twice an equal one: 2/n of n, a half of three, and any of fewer."""
+"""The share that limits a client to twice an equal share: 2/n of n clients, half of three, and any of fewer."""
 Share = float | Literal["double"]
 KEYED = re.compile(r"([0-9a-f]{64})(/.+)?", re.DOTALL)
 """A client by the fingerprint of its node's key and, if the node may have several clients, by its name."""
@@ -20,7 +20,7 @@ KEYED = re.compile(r"([0-9a-f]{64})(/.+)?", re.DOTALL)
 
 @frozen
 class Caps:
-    """The most that clients on other machines may claim; one that claims more is left out, with its name and a warning.
+    """The limits of claims by clients on other machines; a client that claims more is excluded with a warning.
 
     >>> Caps(examples=5000, classes=10).examples
     5000
@@ -62,7 +62,7 @@ class Caps:
             object.__setattr__(self, "shape", tuple(self.shape))
 
     def settled(self, *, remote: bool) -> Self:
-        """The caps with what is left open decided, for clients on other machines or in a simulation."""
+        """Return the caps with defaults filled in, for clients on other machines or in a simulation."""
         share, clients = (DOUBLE, 1) if remote else (1.0, 1000)
         return replace(self, client_share=self.client_share or share, clients_per_node=self.clients_per_node or clients)
 
@@ -93,7 +93,7 @@ class Caps:
                 )
 
     def fault_of_node(self, clients: int, key: str) -> str | None:
-        """Why a node with this key holds too many clients, if it does, and the line that would allow it."""
+        """Explain why a node with this key has too many clients, with the line that allows it, or return None."""
         most = (self.node_clients or {}).get(key, self.clients_per_node or 1)
         if clients <= most:
             return None
@@ -104,12 +104,12 @@ class Caps:
         )
 
     def fault_of_count(self, name: str, claimed: float) -> str | None:
-        """Why a number of examples, tests or classes is too large, if it is."""
+        """Explain why a number of examples, tests or classes is too large, or return None."""
         most, words = getattr(self, name), "test examples" if name == "tests" else name
         return None if claimed <= most else f"claims {claimed} {words}, above caps.{name} = {most}"
 
     def fault_of_shape(self, shape: tuple[int, ...]) -> str | None:
-        """Why examples of this shape are not taken, if they are not."""
+        """Explain why examples of this shape are rejected, or return None."""
         if self.shape is not None:
             return None if shape == self.shape else f"claims examples of shape {shape}, not caps.shape = {self.shape}"
         if math.prod(shape) > MOST_FEATURES:
@@ -117,7 +117,7 @@ class Caps:
         return None
 
     def fault_of_numbers(self, loss: float, cost: float) -> str | None:
-        """Why a loss and a transport cost, both finite, cannot be used, if they cannot."""
+        """Explain why a finite loss and a finite transport cost are rejected, or return None."""
         if abs(loss) > self.loss:
             return f"a loss of {loss:.3g}, above caps.loss = {self.loss:g}"
         if cost < 0:

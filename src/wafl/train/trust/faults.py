@@ -1,4 +1,4 @@
-"""Clients that fail on purpose, to see whether a training survives them."""
+"""Let clients fail on purpose, to test whether a training survives."""
 
 from bisect import bisect
 from collections.abc import Mapping, Sequence
@@ -18,9 +18,9 @@ RATE = Range(0, 1, ": it is a rate")
 
 @frozen
 class Faults:
-    """Rates at which clients that are asked fail on purpose.
+    """The rates at which clients fail on purpose.
 
-    What happens to a client is drawn from the seed, independently for each client, round and attempt at the round.
+    Each fault is drawn from the seed, independently for each client, round and attempt.
 
     >>> Faults(dropout=0.2, nan=0.05).dropout
     0.2
@@ -39,12 +39,12 @@ class Faults:
             raise ValueError(f"the rates of the faults sum to {sum(self.rates().values()):g}: they must not exceed 1")
 
     def rates(self) -> dict[str, float]:
-        """The rate of each fault, by name."""
+        """Return the rate of each fault, by name."""
         names = ("dropout", "late", "nan", "infinity", "wrong_shape")
         return {name: getattr(self, name) for name in names}
 
     def befall(self, query: Query, attempt: int) -> dict[int, str]:
-        """The fault of each client that fails in this query."""
+        """Return the fault of each client that fails in this query."""
         clients = torch.tensor(query.clients)
         both = int(bits(Key.of(self.seed, client=query.seed), Purpose.FAULT, 1))  # the faults' seed and the run's
         which = 2 * attempt + (query.kind == "loss")
@@ -56,12 +56,12 @@ class Faults:
 
 
 def without(query: Query, missing: Sequence[int]) -> Query:
-    """The same query to the other clients only."""
+    """Return the same query to the other clients only."""
     return query.only([index for index, client in enumerate(query.clients) if client not in missing])
 
 
 def spoil(replies: Sequence[Reply], faults: Mapping[int, str]) -> Arrivals:
-    """Return the replies that arrive, spoiled or not, and why others do not arrive in time."""
+    """Return the replies that arrive, spoiled or not, and the reasons why others do not arrive in time."""
     missing = {client: "dropped out" for client, fault in faults.items() if fault == "dropout"}
     missing |= {client: "late" for client, fault in faults.items() if fault == "late"}
     arrived: list[Reply] = []

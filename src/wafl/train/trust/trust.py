@@ -1,6 +1,6 @@
-"""How far clients are believed: no weight, update, loss or cost counts for much more than is usual in its round.
+"""Limit the influence of clients: no weight, update, loss or cost counts for much more than usual in its round.
 
-What is usual is a median over nodes, each of which has one vote, whatever it claims. Nothing here leaves a client out.
+The usual value is a median over nodes, each of which has one vote, whatever it claims. Nothing here excludes a client.
 """
 
 import math
@@ -19,13 +19,13 @@ from wafl.train.trust.admission import Admitted
 from wafl.train.trust.caps import DOUBLE, Share
 
 FEW = 3
-"""With fewer nodes than this nobody can be compared."""
+"""The minimum number of nodes for a comparison."""
 ROUNDING = 1.0 + 1e-9
 
 
 @dataclass(frozen=True)
 class Shares:
-    """The weight of each node, of ``owner[i]`` for client i, and of which ``most`` may be exceeded only by the free."""
+    """The weight of each node, with ``owner[i]`` for client i; only ``free`` nodes may exceed ``most``."""
 
     owner: Tensor
     of_nodes: Tensor
@@ -34,7 +34,7 @@ class Shares:
 
     @classmethod
     def of(cls, weights: Tensor, share: Share, nodes: Sequence[int] = (), free: Collection[int] = ()) -> Self:
-        """Of clients with these weights, on these nodes (each on its own if none are given), of whom some are free."""
+        """Return the shares of clients with these weights on these nodes, by default one node each; some are free."""
         owner = torch.unique(torch.tensor(nodes or range(len(weights))), return_inverse=True)[1]
         total = weights.new_zeros(int(owner.max()) + 1).index_add_(0, owner, weights)
         bound = torch.tensor([index not in free for index in range(len(weights))])
@@ -44,20 +44,23 @@ class Shares:
 
     @property
     def at_most(self) -> Tensor:
-        """Which clients are on nodes that count for as much as a node may."""
+        """Whether each client is on a node with the maximum weight."""
         return (~self.free & (self.of_nodes * ROUNDING >= self.most))[self.owner] & (self.most < 1.0)
 
     @property
     def reach(self) -> Tensor:
-        """How much of the longest update each client may send: whoever counts for two, unvouched, goes half as far."""
+        """The fraction of the maximum update length for each client.
+
+        A client with twice an equal weight, not vouched for, may move half as far.
+        """
         equal = 1.0 / (len(self.of_nodes) * self.of_nodes.clamp_min(1e-300))
         within = self.free | (self.of_nodes <= ROUNDING / len(self.of_nodes)) | (self.most >= 1.0)
         return torch.where(within, 1.0, equal)[self.owner]
 
     def capped(self, weights: Tensor) -> Tensor:
-        """The weights without what exceeds the share of a node, which goes to the others in proportion.
+        """Return the weights without any node's excess, which goes to the others in proportion.
 
-        If none exceeds it, they have the same bits; if all others weigh nothing, they share it equally.
+        If no node has an excess, the weights have the same bits; if all others weigh nothing, they divide it equally.
         """
         shares, full = self.of_nodes, torch.zeros_like(self.free)
         while bool((over := ~full & ~self.free & (shares > ROUNDING * self.most)).any()):
@@ -77,12 +80,12 @@ class Shares:
 
 @dataclass(frozen=True)
 class Trust:
-    """How far clients are believed; by default in everything.
+    """The limits of trust in clients; the default has no limits.
 
-    ``clip`` is the multiple of a median that an update's length, a loss or a cost may count for, ``share`` the largest
-    weight of a node, and ``declared`` are clients whose sizes are known, so that no weight by counts of theirs is
-    capped. ``nodes`` has the node of each client; empty if every client is by itself. ``clip_loss`` is the multiple for
-    losses, of the median of the other nodes; if it is None, ``clip`` limits losses, too.
+    ``clip`` is the limit of an update's length, a loss or a cost, as a multiple of a median. ``share`` is the maximum
+    weight of a node. ``declared`` are clients with known sizes, whose weights by counts are not capped. ``nodes``
+    contains the node of each client; empty if every client is its own node. ``clip_loss`` is the multiple for losses,
+    of the median of the other nodes; if it is None, ``clip`` limits losses, too.
     """
 
     clip: float = math.inf
@@ -92,15 +95,16 @@ class Trust:
     clip_loss: float | None = None
 
     def nodes_of(self, clients: Sequence[int]) -> tuple[int, ...]:
+        """Return the nodes of these clients."""
         return tuple(self.nodes[client] for client in clients) if self.nodes else ()
 
     def shares(self, weights: Tensor, clients: Sequence[int]) -> Shares:
-        """What the nodes of these clients count for if the clients have these weights."""
+        """Return the shares of these clients' nodes, given the clients' weights."""
         free = [index for index, client in enumerate(clients) if client in self.declared]
         return Shares.of(weights, self.share, self.nodes_of(clients), free)
 
     def capped(self, weights: Tensor, clients: Sequence[int]) -> Tensor:
-        """The weights of all clients after those of these clients, who alone count, have been capped."""
+        """Return the weights of all clients after capping these clients, the only ones that count."""
         if self.share == 1.0 or not float(weights.sum()) > 0:
             return weights
         indices = sorted({*clients, *weights.nonzero()[:, 0].tolist()})
@@ -108,7 +112,7 @@ class Trust:
         return weights.index_put((torch.tensor(indices),), limited)
 
     def largest(self, sizes: Sequence[int]) -> int:
-        """The size of the largest client, as far as it is believed: within ``clip`` times the median."""
+        """Return the size of the largest client, limited to ``clip`` times the median."""
         if self.clip == math.inf or len(sizes) < FEW:
             return max(sizes)
         known = [size for client, size in enumerate(sizes) if client in self.declared]
@@ -116,10 +120,10 @@ class Trust:
         return max(*known, min(max(sizes), math.ceil(self.clip * usual)), 1)
 
     def of_examples(self, sums: Sequence[float], sizes: Sequence[int]) -> tuple[list[float], list[float]]:
-        """Sums over the examples of each client, and how many they are, as far as clients are believed.
+        """Return sums over the examples of each client, and their numbers, limited by trust.
 
         No client's mean, which cannot be negative, counts for more than ``clip`` times the median, and no client has
-        more than its share of the examples; what is not limited has the same bits.
+        more than its share of the examples; unlimited values have the same bits.
         """
         totals, counts = (torch.tensor(values, dtype=torch.float64) for values in (sums, sizes))
         means, held = totals / counts.clamp_min(1.0), self.capped(counts, range(len(sizes)))
@@ -127,10 +131,10 @@ class Trust:
         return torch.where((within < means) | (held != counts), within * held, totals).tolist(), held.tolist()
 
     def of_classes(self, classes: ClassMeans) -> ClassMeans:
-        """The means of the clients' classes as far as they are believed; what is not limited has the same bits.
+        """Return the means of the clients' classes, limited by trust; unlimited values have the same bits.
 
-        None is more than ``clip`` times as far from the median of its class as is usual, and no client has more than
-        its share of the examples.
+        No mean is more than ``clip`` times as far from its class's median as usual, and no client has more than its
+        share of the examples.
         """
         if self.clip == math.inf and self.share == 1.0:
             return classes
@@ -147,12 +151,12 @@ class Trust:
         return replace(classes, means=means, counts=classes.counts * held[classes.clients])
 
     def bound(self, answer: Admitted, *, decides: bool, aimed: float | None) -> Admitted:
-        """The answer as far as it is believed; what is not limited has the same bits.
+        """Return the answer, limited by trust; unlimited values have the same bits.
 
         Args:
-            answer: the replies that count.
-            decides: whether their losses decide the clients' weights.
-            aimed: the mean cost that gamma is learned for; None if it is not learned.
+            answer: the valid replies.
+            decides: whether their losses determine the clients' weights.
+            aimed: the mean cost for which gamma is learned; None if gamma is fixed.
         """
         query, replies, notes = answer.query, answer.replies, list[tuple[int, str]]()
         if (self.clip == math.inf and self.share == 1.0 and self.clip_loss is None) or not replies.clients:
@@ -178,7 +182,7 @@ class Trust:
         return replace(answer, query=query, replies=believed, shortened=short, limited=(*answer.limited, *notes))
 
     def _highest_losses(self, loss: Tensor, query: Query) -> Tensor:
-        """Return the loss that each client may count for."""
+        """Return the maximum loss of each client."""
         if self.clip_loss is None:
             return loss.new_tensor(self.clip * max(abs(_median(loss, query)), 1.0)).expand_as(loss)
         return self.clip_loss * _median_of_others(loss, query.nodes).abs()
@@ -186,9 +190,9 @@ class Trust:
     def _shortened(
         self, query: Query, replies: Replies, reach: Tensor
     ) -> tuple[Mapping[str, Tensor], dict[int, float]]:
-        """The vectors with models that are not too far from where they started, and the share of each length kept.
+        """Return the vectors with models at a limited distance from the start, and the remaining fractions.
 
-        What a local step sends in addition is not a model, and stays as it is.
+        Other vectors of a local step are not models, and do not change.
         """
         models, kept = dict(replies.vectors), dict[int, float]()
         for name in (PARAMS, *query.iterates) if PARAMS in models else ():
@@ -204,7 +208,7 @@ class Trust:
 def per_node(update: Update, nodes: Sequence[int]) -> Update:
     """Return the update with one row per node: the sum of its clients' weights and sizes, the mean of all else.
 
-    ``nodes`` has the node of each row; empty if every client is by itself.
+    ``nodes`` contains the node of each row; empty if every client is its own node.
     """
     if len(set(nodes)) == len(nodes):
         return update
@@ -236,7 +240,7 @@ def _median(values: Tensor, query: Query) -> float:
 
 
 def _median_of_others(values: Tensor, nodes: Sequence[int]) -> Tensor:
-    """For each client, the lower median over the other nodes."""
+    """Return, for each client, the lower median over the other nodes."""
     votes, home = by_node(values, nodes), torch.arange(len(values))
     if len(votes) < len(values):
         numbers = list(dict.fromkeys(nodes))
@@ -251,6 +255,6 @@ def _within(values: Tensor, most: Tensor) -> Tensor:
 
 
 def _lowered(what: str, clients: Sequence[int], before: Tensor, after: Tensor) -> list[tuple[int, str]]:
-    """What is said of clients whose number counts for less than they claim."""
+    """Describe the clients whose number counts for less than they claim."""
     rows = zip(clients, before.tolist(), after.tolist(), strict=True)
     return [(client, f"a {what} of {old:.3g}, counted as {new:.3g}") for client, old, new in rows if old != new]

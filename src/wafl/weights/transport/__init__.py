@@ -1,6 +1,6 @@
-"""Client weights from optimal transport: how far the clients' data lie from a target, or from each other.
+"""Compute client weights from optimal transport: by the distance of clients' data to a target or to each other.
 
-``mixture.py`` has the public rules; they measure by ``distances.py``.
+``mixture.py`` contains the public rules; ``distances.py`` contains the distances.
 """
 
 from wafl.weights.transport.distances import Distance, TransportWeights, distance

@@ -1,4 +1,4 @@
-"""Clouds of equally weighted points: read from whatever a user has, checked, and sampled."""
+"""Read, check and sample clouds of equally weighted points from any kind of user data."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,10 @@ LABEL_COST = Positive(
 
 @dataclass(frozen=True, eq=False)
 class Cloud:
-    """Points ``x [n, k]`` of ``total``, perhaps with labels at a cost (None: of clouds), for W_p of this ``order``."""
+    """Points ``x [n, k]`` of ``total`` for W_p of this ``order``, perhaps with labels at a cost.
+
+    Without a cost, the distance between two labels is the distance between their clouds.
+    """
 
     x: Tensor
     y: Tensor | None
@@ -34,7 +37,7 @@ class Cloud:
 
 @frozen
 class Sampling:
-    """Which points of a data set are used, and how they are compared."""
+    """The points of a data set that are used, and their comparison."""
 
     sample: Annotated[int | None, Count(hint=" point, or None for all"), "How many points are drawn; None takes all."]
     seed: Annotated[int, Seed(), "What the points are drawn from."] = 0
@@ -45,7 +48,7 @@ class Sampling:
 
     @property
     def labels(self) -> str | None:
-        """The option that asks for labels, if one does."""
+        """The option that requests labels, or None."""
         by_cost = None if self.label_cost is None else f"label_cost={self.label_cost:g}"
         return "label_aware=True" if self.label_aware else by_cost
 
@@ -56,24 +59,27 @@ class Sampling:
 
 
 def read_clients(clients: Federation | Iterable[Any], sampling: Sampling) -> list[Cloud]:
-    """One cloud per client: a federation's training examples, arrays ``x`` or pairs ``(x, y)``."""
+    """Return one cloud per client: a federation's training examples, arrays ``x`` or pairs ``(x, y)``."""
     return _draw_all(_read_all(clients, sampling, "client"), sampling)
 
 
 def read_client(item: Any, number: int, sampling: Sampling) -> Cloud:
-    """The cloud of one client, drawn as it would be among others; ``number`` is its place among them."""
+    """Return the cloud of client ``number``, drawn in the same way as among other clients."""
     return _read(f"client {number}", item, Key.of(sampling.seed, client=number), sampling).draw(sampling)
 
 
 def read_target(item: Any, sampling: Sampling) -> Cloud:
-    """The cloud of a target, drawn as it would be with sources."""
+    """Return the cloud of a target, drawn in the same way as with sources."""
     return _read("the target", item, Key.of(sampling.seed, round=1), sampling).draw(sampling)
 
 
 def read_sources_and_target(
     sources: Federation | Iterable[Any], target: Any, sampling: Sampling
 ) -> tuple[list[Cloud], Cloud]:
-    """One cloud per source, and the target's (a federation is pooled); a target that is a source is drawn like it."""
+    """Return one cloud per source and the target's cloud (a federation is pooled).
+
+    A target that is also a source is drawn like that source.
+    """
     data = _read_all(sources, sampling, "source")
     aim = _read("the target", _pooled(target), Key.of(sampling.seed, round=1), sampling)
     *clouds, drawn = _draw_all([*data, aim], sampling)
@@ -84,7 +90,10 @@ def read_sources_and_target(
 def read_apart(
     sources: Federation | Iterable[Any], target: Any, sampling: Sampling, points: int
 ) -> tuple[list[Cloud], Cloud]:
-    """Clouds as each side draws its own (:func:`read_client`, :func:`read_target`); ``points`` limits that one."""
+    """Return the clouds that each side draws separately (:func:`read_client`, :func:`read_target`).
+
+    ``points`` limits the target's points.
+    """
     data = _read_all(sources, sampling, "source")
     few = replace(sampling, sample=min(sampling.sample or points, points))
     aim = _read("the target", _pooled(target), Key.of(sampling.seed, round=1), few)
@@ -94,7 +103,7 @@ def read_apart(
 
 @dataclass(frozen=True)
 class _Data:
-    """All examples of a source; its key depends only on its number, so a draw does not depend on the other sources."""
+    """All examples of a source; its key depends only on its number, so draws are independent of other sources."""
 
     name: str
     x: Tensor
@@ -175,7 +184,7 @@ def _read(name: str, item: Any, key: Key, sampling: Sampling) -> _Data:
 
 
 def _fits(y: Tensor, count: int, label_aware: bool) -> bool:
-    """Whether there is one class per example, or, unless labels stand for clouds, one target of any shape."""
+    """Return whether there is one class per example or, unless labels mean clouds, one target of any shape."""
     targets = y.is_floating_point()
     return y.shape[:1] == (count,) and not (targets and label_aware) and (targets or y.ndim == 1)
 

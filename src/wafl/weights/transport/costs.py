@@ -1,4 +1,4 @@
-"""The ground cost d^2 between two clouds, and POT's network simplex on it."""
+"""Compute the ground cost d^2 between two clouds, and run POT's network simplex on it."""
 
 import math
 import warnings
@@ -25,21 +25,22 @@ class Pair:
     g: Tensor
 
     def swapped(self) -> Self:
+        """Return the plan in the opposite direction."""
         return replace(self, arcs=(self.arcs[1], self.arcs[0]), f=self.g, g=self.f)
 
 
 def transport_package() -> Any:
-    """Return POT, or raise a ValueError that says how to install it."""
+    """Return POT, or raise ValueError with the command that installs it."""
     return require("ot", extra="transport", what="optimal transport")
 
 
 def ground_cost(a: Cloud, b: Cloud) -> Tensor:
-    """``d^p((x, y), (x', y')) = ||x - x'||^p``, and for clouds with labels what the labels cost.
+    """Return ``d^p((x, y), (x', y')) = ||x - x'||^p``, plus the cost of labels for clouds with labels.
 
-    At a label cost kappa this is the cost of the ball: ``kappa 1(y != y')`` for classes, ``kappa ||y - y'||^2`` for
-    targets. Without one it is ``W_p^p(cloud of y, cloud of y')`` (Alvarez-Melis and Fusi, "Geometric dataset distances
-    via optimal transport", NeurIPS 2020), which compares labels by the points that have them, so the two data sets need
-    not use the same names.
+    With a label cost kappa, the cost of labels is the cost of the ball: ``kappa 1(y != y')`` for classes, ``kappa ||y -
+    y'||^2`` for targets. Without a label cost it is ``W_p^p(cloud of y, cloud of y')`` (Alvarez-Melis and Fusi,
+    "Geometric dataset distances via optimal transport", NeurIPS 2020), which compares labels by their points, so the
+    two data sets may use different names.
 
     >>> two = Cloud(torch.tensor([[0.0], [1.0]], dtype=torch.float64), torch.tensor([0, 1]), total=2)
     >>> ground_cost(two, two)
@@ -65,14 +66,14 @@ def ground_cost(a: Cloud, b: Cloud) -> Tensor:
 
 
 def _label_distance(y: Tensor, other: Tensor) -> Tensor:
-    """``1(y != y')`` of classes, ``||y - y'||^2`` of targets."""
+    """Return ``1(y != y')`` for classes and ``||y - y'||^2`` for targets."""
     if not (y.is_floating_point() or other.is_floating_point()):
         return (y[:, None] != other).to(torch.float64)
     return (y.double().view(len(y), 1, -1) - other.double().view(1, len(other), -1)).square().sum(2)
 
 
 def solve_pair(cost: Tensor) -> Pair:
-    """The exact transport between two clouds of equally weighted points."""
+    """Compute the exact transport between two clouds of equally weighted points."""
     rows, columns = (torch.full((n,), 1.0 / n, dtype=torch.float64) for n in cost.shape)
     plan, value, f, g = network_simplex(rows, columns, cost.numpy())
     from_row, to_column = torch.from_numpy(plan).nonzero(as_tuple=True)
@@ -80,7 +81,7 @@ def solve_pair(cost: Tensor) -> Pair:
 
 
 def network_simplex(a: Tensor, b: Tensor, cost: Any) -> tuple[Any, float, Tensor, Tensor]:
-    """Plan, value and potentials; a sparse cost allows only its own arcs. What POT warns about is an error here."""
+    """Return plan, value and potentials; a sparse cost allows only its arcs, and POT's warnings raise errors."""
     ot = transport_package()
     scale = float(cost.max()) or 1.0  # POT's tolerances are absolute
     with warnings.catch_warnings():
@@ -92,6 +93,7 @@ def network_simplex(a: Tensor, b: Tensor, cost: Any) -> tuple[Any, float, Tensor
 
 
 def check_size(costs: int) -> None:
+    """Raise ValueError if there are too many costs for the memory."""
     if costs > _LARGEST:
         raise ValueError(
             f"{costs:.2g} costs between points are more than the limit of {_LARGEST:.0e}: "

@@ -1,4 +1,4 @@
-"""The mixture nearest to several targets at once, by cutting planes of its distance to each of them."""
+"""Find the mixture nearest to several targets at once, by cutting planes of its distance to each target."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _ARCS_PER_ROW = 10
 
 @dataclass(frozen=True)
 class Evaluation:
-    """At given weights: ``value`` is the cost of a plan, and ``cut @ weights`` the dual value of ``g``."""
+    """The distance at given weights: ``value`` is the cost of a plan, and ``cut @ weights`` the dual value of ``g``."""
 
     value: float
     cut: Tensor
@@ -25,13 +25,13 @@ class Evaluation:
 
 
 class MixtureDistance:
-    """``V(lambda) = W_2^2(P_lambda, Q)``, where ``P_lambda = sum_i lambda_i P_i``.
+    """The distance ``V(lambda) = W_2^2(P_lambda, Q)``, where ``P_lambda = sum_i lambda_i P_i``.
 
     By duality ``V(lambda) = max over g of sum_i lambda_i <a_i, f_i> + <b, g>`` with ``f_r = min_k (M_rk - g_k)``, so
     *every* g gives a linear function of lambda that lies below V everywhere: a cut. At the optimal g it touches V.
 
-    The plan is searched for among few arcs (the pairs' own plans, with which any lambda is feasible, and the cheapest
-    arcs of each point given g); more are opened until the cut proves that none is missing.
+    The search for the plan starts with few arcs: the plans of the pairs, with which any lambda is feasible, and the
+    cheapest arcs of each point given g. More arcs are opened until the cut proves that none is missing.
     """
 
     def __init__(self, costs: Sequence[Tensor], pairs: Sequence[Pair]) -> None:
@@ -45,11 +45,11 @@ class MixtureDistance:
             opened[pair.arcs] = True
 
     def cut(self, g: Tensor) -> Tensor:
-        """What g proves: ``V(lambda) >= cut @ lambda``."""
+        """Return the cut that g proves: ``V(lambda) >= cut @ lambda``."""
         return torch.stack([f.mean() for f in self.potentials(g)]) + g.mean()
 
     def at(self, weights: Tensor, slack: float) -> Evaluation:
-        """V at some weights, bounded from both sides to within ``slack``."""
+        """Return V at some weights, bounded from both sides to within ``slack``."""
         while True:
             value, g = self._restricted(weights)
             cut, opened = self._price(g)
@@ -90,7 +90,7 @@ _ROUNDING = 1e-13
 
 @dataclass(frozen=True)
 class Solution:
-    """Weights, and distances to the targets with their potentials; the largest is at most ``gap`` above the least."""
+    """Weights, and distances to the targets with potentials; the largest is at most ``gap`` above the minimum."""
 
     weights: Tensor
     values: tuple[float, ...]
@@ -99,7 +99,7 @@ class Solution:
 
 
 def pick_tolerance(tolerance: float | None, costs: int) -> float:
-    """The relative gap to stop at; None is 1e-9 for up to a million costs and 1e-3 for more."""
+    """Return the relative gap at which to stop; None means 1e-9 for up to a million costs and 1e-3 for more."""
     if tolerance is None:
         return 1e-9 if costs <= 1_000_000 else 1e-3
     check_positive("tolerance", tolerance)
@@ -107,12 +107,12 @@ def pick_tolerance(tolerance: float | None, costs: int) -> float:
 
 
 def nearest_mixture(targets: Sequence[MixtureDistance], tolerance: float) -> Solution:
-    """``min over the simplex of max_j V_j(lambda)``, to a gap of ``tolerance`` times the value.
+    """Compute ``min over the simplex of max_j V_j(lambda)``, to a gap of ``tolerance`` times the value.
 
     Each V_j is convex and its cuts lie below it, so the minimum of ``max over cuts`` (a small linear program) bounds
     the answer from below, and V at any lambda bounds it from above (Kelley, 1960). The next cut is made between the
-    best lambda so far and that of the linear program, which takes far fewer cuts than at the latter itself (Ben-Ameur
-    and Neto, "Acceleration of cutting-plane and column generation algorithms", Networks, 2007).
+    best lambda so far and the solution of the linear program, which needs far fewer cuts than at that solution
+    (Ben-Ameur and Neto, "Acceleration of cutting-plane and column generation algorithms", Networks, 2007).
     """
     cuts = [[target.cut(pair.g) for pair in target.pairs] for target in targets]
     best = _best_vertex(targets)
@@ -139,7 +139,7 @@ def nearest_mixture(targets: Sequence[MixtureDistance], tolerance: float) -> Sol
 
 
 def _best_vertex(targets: Sequence[MixtureDistance]) -> Solution:
-    """The single source whose farthest target is nearest."""
+    """Return the single source whose farthest target is nearest."""
     sources = range(len(targets[0].pairs))
     source = min(sources, key=lambda i: max(target.pairs[i].value for target in targets))
     pairs = [target.pairs[source] for target in targets]
@@ -148,7 +148,7 @@ def _best_vertex(targets: Sequence[MixtureDistance]) -> Solution:
 
 
 def _least(cuts: Sequence[Tensor], scale: float) -> tuple[Tensor, float]:
-    """``min over the simplex of max_k cut_k @ lambda``: the minimizer, and a lower bound of the minimum."""
+    """Return the minimizer of ``max_k cut_k @ lambda`` over the simplex, and a lower bound of the minimum."""
     slopes = torch.stack(tuple(cuts)).numpy()
     count, sources = slopes.shape
     last, below = np.eye(sources + 1)[-1:], np.hstack([slopes / (scale or 1.0), -np.ones((count, 1))])
@@ -161,7 +161,7 @@ def _least(cuts: Sequence[Tensor], scale: float) -> tuple[Tensor, float]:
 
 
 def linear_program(goal: Any, below: Any, most: Any, bounds: Any, **equal: Any) -> Any:
-    """The x of least ``goal @ x`` with ``below @ x <= most``, as scipy gives it; an error if it finds none."""
+    """Return the x that minimizes ``goal @ x`` with ``below @ x <= most``; raise an error if scipy finds none."""
     from scipy import optimize
 
     tight = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
@@ -172,6 +172,6 @@ def linear_program(goal: Any, below: Any, most: Any, bounds: Any, **equal: Any) 
 
 
 def _without_crumbs(weights: Tensor, least: float) -> Tensor:
-    """Set weights up to ``least`` to 0: each would take as much time as a large one."""
+    """Set weights up to ``least`` to 0; each would take the same time as a large weight."""
     kept = torch.where(weights > least, weights, 0.0)
     return kept / kept.sum()

@@ -1,4 +1,4 @@
-"""The squared W_2 distance between two data sets, exact or debiased entropic, and client weights that minimize one."""
+"""Compute the squared W_2 distance between data sets, exact or debiased entropic, and weights that minimize it."""
 
 import math
 import warnings
@@ -19,7 +19,7 @@ Method = Literal["exact", "entropic"]
 
 @dataclass(frozen=True)
 class Distance:
-    """A squared W_2 distance, or W_1; ``standard_error`` only accounts for the random draw of the points."""
+    """A squared W_2 distance, or W_1; ``standard_error`` accounts only for the random draw of the points."""
 
     value: float
     standard_error: float
@@ -27,13 +27,13 @@ class Distance:
 
 @dataclass(frozen=True)
 class TransportWeights(Fixed):
-    """Client weights, and how far the mixture ``P_lambda`` that they make lies from what it should be near.
+    """Client weights, and the distance of their mixture ``P_lambda`` from its target.
 
     Can be passed to :func:`wafl.fit` as ``client_weights``. ``weights`` has one number per source, and they sum to 1.
-    ``value`` is the squared W_2 distance that was minimized, between the points that were used, or if ``kind`` is
-    ``entropic`` its debiased estimate, and at most ``gap`` above its minimum. ``distances`` are squared too; the rule's
-    docstring says between what. ``standard_errors`` are theirs, or nan if unknown: they only account for the draw of
-    the points, and are 0 if all points were used.
+    ``value`` is the minimized squared W_2 distance between the used points, at most ``gap`` above its minimum. If
+    ``kind`` is ``entropic``, it is the debiased estimate. ``distances`` are squared, too; the rule's docstring defines
+    them. ``standard_errors`` are their standard errors, or nan if unknown. They account only for the draw of the
+    points, and are 0 if all points were used.
     """
 
     rule: str
@@ -54,11 +54,12 @@ class TransportWeights(Fixed):
 
     @property
     def weights(self) -> tuple[float, ...]:
+        """The weights, one per source."""
         return self.values
 
     @property
     def radius(self) -> float:
-        """``sqrt(value)``: the radius of the W_2 ball around ``P_lambda`` that reaches the target, or every client."""
+        """The radius of the W_2 ball around ``P_lambda`` that reaches the target, or every client: ``sqrt(value)``."""
         return math.sqrt(self.value)
 
     def __str__(self) -> str:
@@ -79,21 +80,21 @@ def distance(
     regularization: float = 0.05,
     order: int = 2,
 ) -> Distance:
-    """``W_p^p(P, Q)`` (equation 3): the least mean of ``d^p`` over which P can be carried to Q.
+    """Compute ``W_p^p(P, Q)`` (equation 3): the smallest mean of ``d^p`` over all ways to transport P to Q.
 
     Args:
         a: an array ``x`` or a pair ``(x, y)``.
         b: an array, a pair, or a federation, whose training examples are pooled.
-        sample: how many points to draw from a side that has more; None takes all.
-        seed: what the points are drawn from.
-        features: a map of examples ``[n, ...] -> [n, k]``, such as a network's last hidden layer, whose results are
+        sample: the number of points to draw from a larger side; None takes all.
+        seed: the seed of the draw.
+        features: a map of examples ``[n, ...] -> [n, k]``, such as a network's last hidden layer, whose outputs are
             compared instead.
-        label_aware: add to the squared distance of two examples that of the clouds of their labels (OTDD).
+        label_aware: add the squared distance between the clouds of the two labels (OTDD).
         label_cost: kappa, the price of a label in the ball: add ``kappa 1(y != y')``, or ``kappa ||y - y'||^2`` for
-            targets of a regression; None compares inputs alone.
+            regression targets; None compares only inputs.
         method: ``exact``, or ``entropic`` for the debiased Sinkhorn divergence.
-        regularization: of the entropic method, in multiples of the mean cost.
-        order: p, 1 or 2.
+        regularization: the regularization of the entropic method, in multiples of the mean cost.
+        order: the order p, 1 or 2.
 
     >>> points = torch.arange(6.0)[:, None]
     >>> distance(points, points + 3)
@@ -108,16 +109,19 @@ def distance(
 
 
 def check_method(method: str, regularization: float) -> None:
+    """Raise ValueError for an unknown method or a regularization that is not positive."""
     if method not in ("exact", "entropic"):
         raise ValueError(f"method={method!r} must be 'exact' or 'entropic'")
     check_positive("regularization", regularization)
 
 
 def cloud_distance(a: Cloud, b: Cloud, method: Method, regularization: float) -> Distance:
+    """Return the distance between two clouds by this method."""
     return exact_distance(a, b) if method == "exact" else sinkhorn_divergence(a, b, regularization)
 
 
 def exact_distance(a: Cloud, b: Cloud) -> Distance:
+    """Return the exact distance between two clouds."""
     if a is b:
         return Distance(0.0, 0.0)
     pair = solve_pair(ground_cost(a, b))
@@ -125,11 +129,11 @@ def exact_distance(a: Cloud, b: Cloud) -> Distance:
 
 
 def standard_error(terms: Iterable[tuple[Tensor, Cloud]]) -> float:
-    """``sqrt(sum of Var(f) / n (1 - n/N))`` over clouds of n out of N points, with their potentials f.
+    """Return ``sqrt(sum of Var(f) / n (1 - n/N))`` over clouds of n out of N points, with their potentials f.
 
     W_2^2 of drawn points is asymptotically normal, with the variance of the potentials, by the theorem of del Barrio
-    and Loubes (Annals of Probability, 2019); ``1 - n/N`` is for drawing without replacement. Potentials on the same
-    points are summed first.
+    and Loubes (Annals of Probability, 2019); The factor ``1 - n/N`` accounts for drawing without replacement.
+    Potentials on the same points are summed first.
     """
     potentials: dict[Cloud, Tensor] = {}
     for potential, cloud in terms:
@@ -143,7 +147,7 @@ def standard_error(terms: Iterable[tuple[Tensor, Cloud]]) -> float:
 
 
 def sinkhorn_divergence(a: Cloud, b: Cloud, regularization: float) -> Distance:
-    """``OT_eps(a, b) - OT_eps(a, a)/2 - OT_eps(b, b)/2`` (Feydy et al., AISTATS 2019), 0 for a = b."""
+    """Return ``OT_eps(a, b) - OT_eps(a, a)/2 - OT_eps(b, b)/2`` (Feydy et al., AISTATS 2019), 0 for a = b."""
     cost = ground_cost(a, b)
     epsilon = regularization * (float(cost.mean()) or 1.0)
     f, g = _sinkhorn(cost, epsilon)
@@ -153,7 +157,7 @@ def sinkhorn_divergence(a: Cloud, b: Cloud, regularization: float) -> Distance:
 
 
 def _sinkhorn(cost: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    """Potentials whose means sum to ``OT_eps``: near the optimum the error of this dual value is of second order."""
+    """Return potentials whose means sum to ``OT_eps``; the error of this dual value is of second order."""
     ot = transport_package()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -1,9 +1,9 @@
-"""The exact mixture nearest to a target whose examples may be shown, from cuts: no example leaves a source.
+"""Compute the exact mixture nearest to a target from cuts, so that no example leaves a source.
 
-**This is no privacy guarantee.** The target's examples are shown to every source. Each round a source sends one mean
-cost and, for every point of the target, the share of its examples that go there: how many of them lie in which cell of
-a diagram that the coordinator has drawn. From many rounds follow the examples' mean and spread. Whoever may choose the
-points and the potentials can make cells as small as it likes, and so find single examples.
+**This is no privacy guarantee.** The target's examples are shown to every source. In each round a source sends one mean
+cost and, for every point of the target, the share of its examples that go there. This share counts the examples in a
+cell of a diagram that the coordinator has drawn. The examples' mean and spread follow from many rounds. A coordinator
+that chooses the points and the potentials can make cells as small as it likes, and find single examples.
 """
 
 import math
@@ -20,7 +20,7 @@ from wafl.weights.transport.cutting_planes import linear_program
 from wafl.weights.transport.distances import Distance, TransportWeights
 
 MOST_POINTS = 300
-"""The most points of a target: rounds grow with their number, about three for each point."""
+"""The maximum number of points of a target; rounds grow with their number, about three for each point."""
 
 _MAX_ROUNDS = 3000
 _LEVEL = 0.3
@@ -30,11 +30,11 @@ _ROUNDING = 1e-9
 Array = NDArray[np.float64]
 Exchange = Literal["examples", "cuts"]
 Cuts = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""What sources send for a potential ``g [n]``: :func:`cut` of each, ``[sources]`` and ``[sources, n]``."""
+"""The sources' replies for a potential ``g [n]``: :func:`cut` of each, ``[sources]`` and ``[sources, n]``."""
 
 
 def check_exchange(exchange: str, *, labels: str | None, method: str = "exact") -> None:
-    """Refuse an unknown exchange, and options that cuts do not have."""
+    """Raise ValueError for an unknown exchange, and for options that cuts do not support."""
     if exchange not in ("examples", "cuts"):
         raise ValueError(f"exchange={exchange!r} must be 'examples' or 'cuts'")
     if exchange == "cuts" and (labels or method != "exact"):
@@ -43,7 +43,7 @@ def check_exchange(exchange: str, *, labels: str | None, method: str = "exact") 
 
 
 def cut(x: Tensor, target: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """``mean over x [N, d] of min_k (||x - y_k||^2 - g_k)``, and the share of x with the minimum at each k, ``[n]``.
+    """Return ``mean over x [N, d] of min_k (||x - y_k||^2 - g_k)``, and the share of x with minimum k, ``[n]``.
 
     ``target [n, d]`` are the y_k. The mean is concave in g, and minus the shares is a supergradient of it.
 
@@ -57,26 +57,27 @@ def cut(x: Tensor, target: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cuts(sources: Sequence[Tensor], target: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """:func:`cut` of each of several sources that are in this process."""
+    """Return :func:`cut` for each of several sources in this process."""
     means, shares = zip(*(cut(x, target, g) for x in sources), strict=True)
     return torch.stack(means), torch.stack(shares)
 
 
 def mixture_from_cuts(sources: Cuts, target: Tensor, tolerance: float | None = None) -> TransportWeights:
-    """``min over the simplex of W_2^2(P_lambda, Q)``, to a gap of ``tolerance`` times the value.
+    """Compute ``min over the simplex of W_2^2(P_lambda, Q)``, to a gap of ``tolerance`` times the value.
 
-    ``distances`` are lower bounds of each source's own. The tolerance is 1e-6 by default, or 1e-3 for over 100 points.
+    ``distances`` are lower bounds of each source's distance. The tolerance is 1e-6 by default, or 1e-3 for over 100
+    points.
 
     With ``F_i(g)`` the mean that source i sends and b the weights of the target's points, duality and the minimax
     theorem give ``min over lambda of W_2^2 = max over g of min_i F_i(g) + <b, g>``, a concave function whose value at
-    any g is a lower bound. Each cut bounds F_i from above everywhere by ``C - <h, g>``, where h are the shares and
-    ``C = F_i + <h, g>`` the mean cost of carrying the source's examples so. The least of these bounds is maximized by a
-    linear program, and its dual variables mix the cuts to a plan that ends at the target: a share for each source,
-    which are the weights, and a cost that these weights reach.
+    any g is a lower bound. Each cut bounds F_i from above everywhere by ``C - <h, g>``, where h are the shares and ``C
+    = F_i + <h, g>`` the mean cost of this transport. A linear program maximizes the smallest of these bounds. Its dual
+    variables mix the cuts to a plan that ends at the target: they give the weights, one share per source, and a cost
+    that these weights reach.
 
-    The next g is the one nearest to the best so far at which the bounds allow 0.3 of the gap (the level method:
-    Lemarechal, Nemirovskii and Nesterov, "New variants of bundle methods", Mathematical Programming, 1995), which takes
-    a third of the rounds that the maximizer of the bounds does.
+    The next g is the point nearest to the best g so far at which the bounds allow 0.3 of the gap. This is the level
+    method ( Lemarechal, Nemirovskii and Nesterov, "New variants of bundle methods", Mathematical Programming, 1995),
+    which takes a third of the rounds of the bounds' maximizer.
     """
     points = len(target)
     if tolerance is None:
@@ -109,7 +110,7 @@ def mixture_from_cuts(sources: Cuts, target: Tensor, tolerance: float | None = N
 
 
 class _Model:
-    """The least of all cuts, ``min_j (C_j - <h_j, g>) + <b, g>``: never below the function that is maximized."""
+    """The minimum of all cuts, ``min_j (C_j - <h_j, g>) + <b, g>``, an upper bound of the maximized function."""
 
     def __init__(self, b: Array, scale: float) -> None:
         self.scale = scale
@@ -126,7 +127,7 @@ class _Model:
         self._box = max(self._box, 4.0 * self.scale)
 
     def bound(self, center: Array) -> None:
-        """Maximize the model in a box around ``center``; where the box does not matter, this is the maximum itself."""
+        """Maximize the model in a box around ``center``; if the box does not bind, this is the global maximum."""
         (count, points), unit = self._shares.shape, self.scale or 1.0
         ends = np.stack([center - self._box, center + self._box], 1) / unit
         ones = np.ones((count, 1))
@@ -142,11 +143,14 @@ class _Model:
         self.weights = torch.from_numpy((shares / shares.sum()).reshape(-1, self._sources).sum(0))
 
     def widen(self) -> None:
-        """Double the box. Few cuts let the model rise without end, so only when nothing is left to gain in the box."""
+        """Double the box.
+
+        With few cuts the model is unbounded, so the box grows only when no gain remains inside it.
+        """
         self._box *= 2.0
 
     def next(self, best: Array, lower: float) -> Array:
-        """The g nearest to ``best`` at which the model is 0.3 of the way from ``lower`` up to its maximum."""
+        """Return the g nearest to ``best`` where the model is 0.3 of the way from ``lower`` to its maximum."""
         level = lower + _LEVEL * (self.ceiling - lower)
         if (point := self._nearest(best, level)) is not None:
             return point
@@ -155,7 +159,10 @@ class _Model:
         return self._highest if point is None else point
 
     def _nearest(self, best: Array, level: float) -> Array | None:
-        """The point nearest to ``best`` with all cuts at least at ``level``, or None: Lawson and Hanson, chapter 23."""
+        """Return the point nearest to ``best`` with all cuts at ``level`` or above, or None.
+
+        See Lawson and Hanson, chapter 23.
+        """
         from scipy.optimize import nnls
 
         slopes, unit = self._b - self._shares, self.scale or 1.0

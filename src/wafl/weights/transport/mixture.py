@@ -1,4 +1,4 @@
-"""Client weights from optimal transport: mixtures nearest to a target or to the farthest client, and barycenters."""
+"""Compute client weights by optimal transport: mixtures near a target or the farthest client, and barycenters."""
 
 import math
 import warnings
@@ -34,22 +34,22 @@ def barycenter(
     seed: int = 0,
     features: Features | None = None,
 ) -> TransportWeights:
-    """``min over lambda and Q of sum_i lambda_i W_2^2(P_i, Q)``, each in turn, as in the paper's appendix.
+    """Alternate ``min over lambda and Q of sum_i lambda_i W_2^2(P_i, Q)``, as in the paper's appendix.
 
     The program has a trivial minimum at every client: ``Q = P_i``, ``lambda = e_i``, value 0. The alternation always
-    ends at one: from equal weights, Q is the barycenter of all clients; the best weights for it are a vertex, as they
-    solve a linear program; the barycenter of that single client is the client itself. For a ball that holds all
-    clients use :func:`wafl.weights.cover`.
+    ends at one of these: from equal weights, Q is the barycenter of all clients; the best weights for it are a vertex,
+    since they solve a linear program; the barycenter of that single client is the client itself. For a ball that
+    contains all clients use :func:`wafl.weights.cover`.
 
     Args:
         clients: a federation (its clients' training examples), or a sequence of arrays ``x`` or pairs ``(x, y)``.
-        sample: how many points to draw from each client that has more; None takes all.
-        seed: what the points are drawn from.
-        features: a map of examples ``[n, ...] -> [n, k]``, whose results are compared instead.
+        sample: the number of points to draw from each larger client; None takes all.
+        seed: the seed of the draw.
+        features: a map of examples ``[n, ...] -> [n, k]``, whose outputs are compared instead.
 
     Returns:
-        The client nearest to the barycenter of all, and a ``value`` of 0, which says nothing about the others:
-        ``distances``, from ``Q`` to each client, do.
+        The client nearest to the barycenter of all. The ``value`` is 0 and does not describe the other clients;
+            ``distances``, from ``Q`` to each client, do.
 
     >>> import numpy as np
     >>> result = barycenter([np.full((3, 1), center) for center in (0.0, 4.0, 5.0)])
@@ -78,22 +78,22 @@ def bilevel(
     seed: int = 0,
     features: Features | None = None,
 ) -> TransportWeights:
-    """``W_2^2(P_lambda, Q)``, where Q is the barycenter: the least ``sum_i lambda_i W_2^2(P_i, Q)`` at these weights.
+    """Compute ``W_2^2(P_lambda, Q)``, where Q is the barycenter: it minimizes ``sum_i lambda_i W_2^2(P_i, Q)``.
 
     The paper's appendix would minimize this over the weights, and relaxes it to :func:`wafl.weights.barycenter`,
     because ``W_2^2(P_lambda, Q) <= sum_i lambda_i W_2^2(P_i, Q)``. The minimum is trivial, too: at ``lambda = e_i``
-    both P_lambda and Q are the client i itself, and the value is 0. A mixture of clients that differ is never its own
-    barycenter, whose points are means of the clients' points and so spread less: only single clients are minimizers.
+    both P_lambda and Q are client i, and the value is 0. Only single clients are minimizers. A mixture of different
+    clients never equals its barycenter, whose points are means of the clients' points and therefore spread less.
 
     Args:
         clients: a federation (its clients' training examples), or a sequence of arrays ``x`` or pairs ``(x, y)``.
         weights: lambda, one weight per client.
-        sample: how many points to draw from each client that has more; None takes all.
-        seed: what the points are drawn from.
-        features: a map of examples ``[n, ...] -> [n, k]``, whose results are compared instead.
+        sample: the number of points to draw from each larger client; None takes all.
+        seed: the seed of the draw.
+        features: a map of examples ``[n, ...] -> [n, k]``, whose outputs are compared instead.
 
     Returns:
-        The weights as they were given, and the ``value``; ``distances`` are ``W_2^2(P_i, Q)``. In more than one
+        The given weights and the ``value``; ``distances`` are ``W_2^2(P_i, Q)``. In more than one
         dimension, POT's barycenter is a local solution.
 
     >>> import numpy as np
@@ -118,7 +118,7 @@ def bilevel(
 
 
 def _minimizer(clouds: Sequence[Cloud], weights: Sequence[float], seed: int) -> Cloud:
-    """The Q of least ``sum_i lambda_i W_2^2(P_i, Q)``: a single client itself, otherwise POT's local solution."""
+    """Return the Q that minimizes ``sum_i lambda_i W_2^2(P_i, Q)``: a single client, or POT's local solution."""
     if max(weights) == 1.0:
         return clouds[weights.index(1.0)]
     ot = transport_package()
@@ -152,33 +152,34 @@ def nearest(
     regularization: float = 0.05,
     exchange: Exchange = "examples",
 ) -> TransportWeights:
-    """The paper's linear program, ``min over the simplex of sum_i lambda_i W_2^2(P_i, Q)``.
+    """Solve the paper's linear program, ``min over the simplex of sum_i lambda_i W_2^2(P_i, Q)``.
 
-    A linear function on the simplex is least at a vertex, so this puts all weight on the single nearest source; for
-    the mixture that is itself nearest, use :func:`wafl.weights.mixture`.
+    A linear function on the simplex is minimal at a vertex, so all weight goes to the single nearest source. For the
+    nearest mixture, use :func:`wafl.weights.mixture`.
 
-    Drawing points makes distances too large, ``E W_2^2(P_n, Q_n) >= W_2^2(P, Q)``, the more so the higher the
-    dimension, and ``standard_errors`` do not include this bias; ``features`` reduce it.
+    Drawing points makes distances too large, ``E W_2^2(P_n, Q_n) >= W_2^2(P, Q)``, especially in high dimensions.
+    ``standard_errors`` do not include this bias; ``features`` reduce it.
 
     Args:
         sources: a federation (its clients' training examples), or a sequence of arrays ``x`` or pairs ``(x, y)``.
         target: an array, a pair, or a federation, whose training examples are pooled.
-        sample: how many points to draw from each side that has more; None takes all.
-        seed: what the points are drawn from.
-        features: a map of examples ``[n, ...] -> [n, k]``, such as a network's last hidden layer, whose results are
+        sample: the number of points to draw from each larger side; None takes all.
+        seed: the seed of the draw.
+        features: a map of examples ``[n, ...] -> [n, k]``, such as a network's last hidden layer, whose outputs are
             compared instead.
-        label_aware: add to the squared distance of two examples that of the clouds of their labels (OTDD).
+        label_aware: add the squared distance between the clouds of the two labels (OTDD).
         label_cost: kappa, the price of a label in the ball: add ``kappa 1(y != y')``, or ``kappa ||y - y'||^2`` for
-            targets of a regression; None compares inputs alone.
-        method: ``exact``, or ``entropic`` for the debiased Sinkhorn divergence, which is slower, and less inflated by
-            drawing the larger ``regularization`` is.
-        regularization: of the entropic method, in multiples of the mean cost.
+            regression targets; None compares only inputs.
+        method: ``exact``, or ``entropic`` for the debiased Sinkhorn divergence, which is slower, and less biased by
+            drawing if ``regularization`` is large.
+        regularization: the regularization of the entropic method, in multiples of the mean cost.
         exchange: what the sources send: their ``examples``, which are pooled, or only ``cuts``, which show the target's
-            examples to every source and leak what :func:`wafl.weights.mixture` says.
+            examples to every source and leak information as in :func:`wafl.weights.mixture`.
 
     Returns:
-        The weights; ``distances`` are ``W_2^2(P_i, Q)``. With cuts each is that of a mixture of one source, at most
-        1e-6 of it too large, or 1e-3 for more than 100 points of the target; standard errors are not known.
+        The weights; ``distances`` are ``W_2^2(P_i, Q)``. With cuts, each is computed as a mixture of one source; it is
+            at most 1e-6 too large, relatively, or 1e-3 for more than 100 points of the target. Standard errors are then
+            unknown.
 
     >>> import numpy as np
     >>> result = nearest([np.zeros((4, 2)), np.ones((3, 2))], np.full((5, 2), 0.9))
@@ -217,33 +218,34 @@ def mixture(
     tolerance: float | None = None,
     exchange: Exchange = "examples",
 ) -> TransportWeights:
-    """``min over the simplex of W_2^2(P_lambda, Q)``, where ``P_lambda = sum_i lambda_i P_i``.
+    """Compute ``min over the simplex of W_2^2(P_lambda, Q)``, where ``P_lambda = sum_i lambda_i P_i``.
 
-    This is the problem that the paper relaxes to :func:`wafl.weights.nearest`; as it is convex in lambda, it can be
+    This is the problem that the paper relaxes to :func:`wafl.weights.nearest`; it is convex in lambda, so it can be
     solved directly.
 
     ``exchange="cuts"`` is exact without the sources' examples, but no privacy guarantee. The target's examples, at most
-    300 of which are drawn, are shown to every source. Round by round, each source sends one mean cost and how many of
-    its examples lie nearest to which of the target's, with borders that the coordinator shifts: from this it learns
-    their mean and spread, and can find single examples if it chooses the borders to that end. ``distances`` are then
-    what the cuts prove, lower bounds. See :mod:`wafl.weights.transport.exchange`.
+    300 of which are drawn, are shown to every source. In each round, each source sends one mean cost and, for each
+    example of the target, the number of its nearest examples; the coordinator shifts the borders between them. From
+    this the coordinator learns the examples' mean and spread, and a coordinator that chooses the borders for it can
+    find single examples. ``distances`` are then lower bounds, which the cuts prove. See
+    :mod:`wafl.weights.transport.exchange`.
 
     Args:
         sources: a federation (its clients' training examples), or a sequence of arrays ``x`` or pairs ``(x, y)``.
         target: an array, a pair, or a federation, whose training examples are pooled.
-        sample: how many points to draw from each side that has more; None takes all.
-        seed: what the points are drawn from.
-        features: a map of examples ``[n, ...] -> [n, k]``, whose results are compared instead.
-        label_aware: add to the squared distance of two examples that of the clouds of their labels (OTDD).
+        sample: the number of points to draw from each larger side; None takes all.
+        seed: the seed of the draw.
+        features: a map of examples ``[n, ...] -> [n, k]``, whose outputs are compared instead.
+        label_aware: add the squared distance between the clouds of the two labels (OTDD).
         label_cost: kappa, the price of a label in the ball: add ``kappa 1(y != y')``, or ``kappa ||y - y'||^2`` for
-            targets of a regression; None compares inputs alone.
+            regression targets; None compares only inputs.
         tolerance: stop at a ``gap`` of this times the value; by default 1e-9 for up to a million costs (points of all
             sources times points of the target), and 1e-3 for more; with cuts 1e-6 for up to 100 points of the target.
         exchange: what the sources send: their ``examples``, which are pooled, or only ``cuts``.
 
     Returns:
-        The weights; ``value`` is ``W_2^2(P_lambda, Q)`` of the points that were used, and ``gap`` is a proof: no lambda
-        has less than ``value - gap``. ``distances`` are ``W_2^2(P_i, Q)``.
+        The weights; ``value`` is ``W_2^2(P_lambda, Q)`` of the used points. ``gap`` is a proof: no lambda has a
+            distance below ``value - gap``. ``distances`` are ``W_2^2(P_i, Q)``.
 
     >>> import numpy as np
     >>> result = mixture([np.zeros((4, 1)), np.full((3, 1), 8.0)], np.array([[0.0], [0.0], [0.0], [9.0]]))
@@ -280,24 +282,24 @@ def cover(
     label_cost: float | None = None,
     tolerance: float | None = None,
 ) -> TransportWeights:
-    """``min over the simplex of max_j W_2^2(P_lambda, P_j)``: the smallest ball whose center is a mixture.
+    """Compute ``min over the simplex of max_j W_2^2(P_lambda, P_j)``: the smallest ball whose center is a mixture.
 
-    The ball of ``radius`` (the root of ``value``) around ``P_lambda`` holds every client and, as W_2^2 is convex, every
-    mixture of the clients. All this is about the points that were used, and says nothing about how far these lie from
-    the distributions that they were drawn from.
+    The ball of ``radius`` (the root of ``value``) around ``P_lambda`` contains every client and, since W_2^2 is convex,
+    every mixture of the clients. This refers to the used points, and not to the distributions from which they were
+    drawn.
 
     Args:
         clients: a federation (its clients' training examples), or a sequence of arrays ``x`` or pairs ``(x, y)``.
-        sample: how many points to draw from each client that has more; None takes all.
-        seed: what the points are drawn from.
-        features: a map of examples ``[n, ...] -> [n, k]``, whose results are compared instead.
-        label_aware: add to the squared distance of two examples that of the clouds of their labels (OTDD).
+        sample: the number of points to draw from each larger client; None takes all.
+        seed: the seed of the draw.
+        features: a map of examples ``[n, ...] -> [n, k]``, whose outputs are compared instead.
+        label_aware: add the squared distance between the clouds of the two labels (OTDD).
         label_cost: kappa, the price of a label in the ball: add ``kappa 1(y != y')``, or ``kappa ||y - y'||^2`` for
-            targets of a regression; None compares inputs alone.
+            regression targets; None compares only inputs.
         tolerance: stop at a ``gap`` of this times the value; None as in :func:`wafl.weights.mixture`.
 
     Returns:
-        The weights; ``distances`` are ``W_2^2(P_lambda, P_j)``, and ``standard_errors`` are theirs at these weights.
+        The weights; ``distances`` are ``W_2^2(P_lambda, P_j)``, with their ``standard_errors`` at these weights.
 
     >>> import numpy as np
     >>> result = cover([np.full((4, 1), center) for center in (0.0, 2.0, 4.0)])
@@ -324,7 +326,7 @@ def cover(
 
 
 def _distances_to_each(clouds: Sequence[Cloud]) -> list[MixtureDistance]:
-    """One function of the weights per client; the two directions of a pair share their plan."""
+    """Return one distance per client, as functions of the weights; both directions of a pair share a plan."""
     count = len(clouds)
     costs: dict[tuple[int, int], Tensor] = {}
     pairs: dict[tuple[int, int], Pair] = {}
