@@ -176,6 +176,23 @@ def test_crafted_parameters_recover_a_record_and_that_is_a_documented_no(make_no
     assert server.messages <= 20
 
 
+def test_one_update_at_the_first_model_has_a_record_that_is_alone_in_its_class_and_that_is_a_documented_no(
+    make_node: MakeNode, tmp_path: Path
+) -> None:
+    """The server follows the protocol, and looks at the first update of a linear model, a mean over 16 examples."""
+    clients = fakes.make_clients((16,), shape=(FEATURES,))
+    clients["c00"]["y"][:] = 0
+    clients["c00"]["y"][5] = 1
+    config = app(schedule={"batch_size": 16})
+    node = make_node(config, data=str(fakes.write(tmp_path / "alone", clients)))
+    assert not bool(node.task(3)[1].any()), "the model begins at zero"
+    server = Curious(node, "c00", FEATURES)
+    means, shares = server.by_one_update()
+    assert shares.tolist() == pytest.approx([15 / 16, 1 / 16, 0.0], abs=1e-6)
+    assert float((means[1] - torch.tensor(clients["c00"]["x"][5])).abs().max()) < 1e-4
+    assert server.messages == 1
+
+
 def test_overlapping_batches_recover_every_record_and_that_is_a_documented_no(
     make_node: MakeNode, tmp_path: Path
 ) -> None:

@@ -69,6 +69,17 @@ class Curious:
         label = int(moved[:, -1].argmax())
         return moved[label, :-1] / moved[label, -1], label
 
+    def by_one_update(self) -> tuple[Tensor, Tensor]:
+        """Return the mean of each class in an update at zero, where linear models begin, and the share of each class.
+
+        At zero all classes are equally likely, so the row of a class is ``mean / classes`` less what the class adds to
+        the mean. The offsets show the shares, and the row of a class that is missing shows the mean.
+        """
+        rows = -self.update(torch.zeros(self.classes, self.features + 1)) / self.scalars["learning_rate"]
+        shares = 1.0 / self.classes - rows[:, -1]
+        added = rows[int(shares.argmin()), :-1] - rows[:, :-1]
+        return added / shares[:, None], shares
+
     def by_batches(self, twin: Curious, count: int) -> Tensor:
         """Return all examples, from the updates of different batches at the same parameters, zero.
 

@@ -9,6 +9,7 @@ import pickle
 import re
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from hashlib import sha256
@@ -362,3 +363,17 @@ def test_no_program_runs_that_a_strangers_git_repository_names(
     assert found in (None, commit, f"{commit}-dirty", f"{commit}-unknown")
     git("status", "--porcelain", "--untracked-files=no", check=False)
     assert ran.exists(), "plain Git does"
+
+
+@pytest.mark.processes
+def test_python_itself_takes_libraries_from_the_working_directory_and_that_is_a_documented_no(tmp_path: Path) -> None:
+    """It looks there before anything of wafl runs, unless it is told not to, as the command ``wafl`` does."""
+    (tmp_path / "lazy_loader.py").write_text("raise SystemExit('planted')")
+
+    def version(*options: str) -> str:
+        line = [sys.executable, *options, "-m", "wafl", "--version"]
+        done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        return done.stdout + done.stderr
+
+    assert "planted" in version()
+    assert wafl.__version__ in version("-P")
