@@ -80,6 +80,7 @@ from .promises.audit import audit as audit
 from .promises.promise import Promise as Promise
 from .promises.verify import Verification as Verification
 from .promises.verify import verify as verify
+from .results.personalize import Personalized as Personalized
 from .results.run import Run as Run
 from .results.run import Runs as Runs
 from .results.saved import load_run as load_run

@@ -19,9 +19,12 @@ from wafl.base.bounds import check_box, warn_of_inputs
 from wafl.base.files import sealed, write_whole
 from wafl.base.options import documented
 from wafl.data.bring.intake import Intake
+from wafl.data.federation import Federation
+from wafl.data.mistakes import what_is
 from wafl.results.export import FORMATS, Format, Promised, Tested, export_model, write_card
 from wafl.results.frames import to_frame, to_html, varying
 from wafl.results.history import History, plot_histories
+from wafl.results.personalize import Personalization, Personalized, personalize
 from wafl.tasks.fitness import takes_integers
 from wafl.tasks.layout import Layout
 from wafl.tasks.losses import spelled
@@ -125,6 +128,26 @@ class Run:
         if self.num_classes is None:
             raise ValueError("a regression has no classes, and no probabilities: use run.predict(x)")
         return self.outputs(x).softmax(-1)
+
+    def personalize(
+        self, client: Federation, *, steps: int = 10, learning_rate: float = 0.1, layers: str = "head"
+    ) -> Personalized:
+        """Fine-tune a copy of the model on one client's training examples, and test both on its held-out examples.
+
+        The run does not change. A certificate covers the global model only, not the fine-tuned one.
+
+        Args:
+            client: one client, such as ``clients.of_clients([3])``; it need not have trained.
+            steps: steps of gradient descent, each on all of the client's training examples.
+            learning_rate: the length of a step, in gradients.
+            layers: what changes: ``"head"`` (the layer with parameters that the model defines last), ``"all"``, or a
+                layer's name.
+        """
+        if not isinstance(client, Federation):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"client is {what_is(client)}: give one client, such as clients.of_clients([0])")
+        self.intake.check_clients(client.train.prepare)
+        options = Personalization(steps=steps, learning_rate=learning_rate, layers=layers)
+        return personalize(self.module, self.loss, client, options)
 
     def to(self, device: torch.device | str) -> Self:
         """Return a copy of the run on a device such as ``"cuda"``, where it predicts and is tested."""
