@@ -206,6 +206,92 @@ def test_no_two_risks_in_the_ball_are_farther_apart_than_proposition_d_1_says():
     assert 0.999 * bound.value <= max(risks) - min(risks) <= bound.value * (1.0 + 1e-12)
 
 
+class Regression:
+    """Regression without intercept on one input: ``(w x - y)^2``, where everything is known in closed form.
+
+    With r the root mean square residual, the largest risk at W_2 distance ``radius`` is ``(r + |w| radius)^2``, of
+    residuals that are all stretched alike, and the smallest is ``max(r - |w| radius, 0)^2``. phi_gamma is
+    ``gamma / (gamma - w^2)`` times the loss.
+    """
+
+    def __init__(self, x, y):
+        self.x, self.y = np.array(x), np.array(y)
+
+    def residual(self, w) -> float:
+        return math.sqrt(np.mean((w * self.x - self.y) ** 2))
+
+    def stretched(self, w, length: float) -> Regression:
+        return Regression(self.x + np.sign(w) * length / self.residual(w) * (w * self.x - self.y), self.y)
+
+    def excess(self, w) -> float:
+        best = np.clip(np.dot(self.x, self.y) / max(np.dot(self.x, self.x), 1e-300), -1.0, 1.0)
+        return self.residual(w) ** 2 - self.residual(best) ** 2
+
+    def surrogate_excess(self, w, gamma: float) -> float:
+        def surrogate(v):
+            return gamma / (gamma - v**2) * self.residual(v) ** 2
+
+        return surrogate(w) - min(surrogate(v) for v in np.linspace(-1.0, 1.0, 401))
+
+    def constants(self, gamma: float, w=None) -> wafl.theory.Constants:
+        model = torch.nn.Linear(1, 1, bias=False).double()
+        torch.nn.init.constant_(model.weight, 0.0 if w is None else w)
+        pair = torch.from_numpy(self.x)[:, None], torch.from_numpy(self.y)[:, None]
+        given = {"data_bounds": (-1.0, 1.0), "params_radius": 1.0 if w is None else None, "loss": "squared_error"}
+        reach = wafl.theory.constants(model, pair, **given).reach_of(gamma)
+        return wafl.theory.constants(model, pair, **given, reach=reach)
+
+
+def regressions():
+    rng = np.random.default_rng(3)
+    yield Regression([1.0], [-1.0]), 1.0
+    for _ in range(20):
+        yield Regression(rng.uniform(-1.0, 1.0, 5), rng.uniform(-1.0, 1.0, 5)), float(rng.uniform(-1.0, 1.0))
+
+
+@pytest.mark.parametrize("radius", [0.1, 1.0, 5.0])
+@pytest.mark.parametrize("gamma", [1.5, 50.0])
+def test_the_squared_errors_sandwich_holds_outside_the_box(gamma, radius):
+    """At gamma 50 and radius 5 the largest excess is 49, and L_z of the box promises 41."""
+    largest = 0.0
+    for line, w in regressions():
+        surrogate = line.surrogate_excess(w, gamma)
+        bound = excess_risk_sandwich(line.constants(gamma), gamma=gamma, radius=radius, surrogate_excess=surrogate)
+        for length in (radius, -min(radius, line.residual(w) / abs(w))):
+            excess = line.stretched(w, length).excess(w)
+            assert bound.lower <= excess <= bound.upper
+            largest = max(largest, excess)
+        if (gamma, radius) == (50.0, 5.0) and len(line.x) == 1:
+            assert excess < largest == pytest.approx(49.0)
+            in_box = float(line.constants(gamma).L_z) * radius
+            assert surrogate + 2.0 * in_box + bound.terms["L_z^2 / (4 gamma)"] < 49.0, "the bound with L_z alone"
+            assert list(bound.terms)[-1] == "min(gamma radius^2, L_z radius + L_zz radius^2 / 2)"
+
+
+@pytest.mark.parametrize("radius", [0.1, 1.0, 5.0])
+def test_risks_of_the_squared_error_are_as_far_apart_as_the_closed_form_says(radius):
+    tightest = math.inf
+    for line, w in regressions():
+        risks = [line.stretched(w, length).residual(w) ** 2
+                 for length in (radius, -min(radius, line.residual(w) / abs(w)))]  # fmt: skip
+        r, move = line.residual(w), abs(w) * radius
+        assert risks == pytest.approx([(r + move) ** 2, max(r - move, 0.0) ** 2], abs=1e-12)
+        bound = risk_spread(line.constants(50.0, w), radius=radius).value
+        assert risks[0] - risks[1] <= bound * (1.0 + 1e-12)
+        tightest = min(tightest, bound / (risks[0] - risks[1]))
+    assert tightest < 1.4
+
+
+def test_moves_of_targets_count_outside_the_box():
+    """With label cost k, x and y together change the residual by at most ``radius sqrt(w^2 + 1 / k)``."""
+    line, w, radius, cost = Regression([1.0], [-1.0]), 1.0, 5.0, 0.5
+    known = replace(line.constants(50.0, w), label_cost=cost, L_z=Constant(4.0 * math.sqrt(3.0), "exact", "by hand"))
+    bound = risk_spread(known, radius=radius)
+    risk_at = (2.0 + radius * math.sqrt(w**2 + 1.0 / cost)) ** 2
+    assert risk_at <= bound.value
+    assert bound.terms["L_zz radius^2 / 2"] == pytest.approx((w**2 + 1.0 / cost) * radius**2)
+
+
 # --- theorem 4.4 ---
 
 

@@ -46,8 +46,8 @@ class Constants:
     ``L_z``: of the loss in the example (in the ground norm). ``L_zz``: of its gradient there. ``L_theta``,
     ``L_theta_theta``: the same in the parameters. ``L_theta_z``: of the gradient in the parameters as the example moves
     (the paper's L_z-theta is the same number). ``max_loss``: the paper's M. Each is a :class:`Constant`, a float that
-    says whether it is exact, a bound or an estimate. ``convex`` is whether the loss is convex in the parameters,
-    ``steep_everywhere`` whether L_z also holds outside the data domain.
+    says whether it is exact, a bound or an estimate. ``convex`` is whether the loss is convex in the parameters (the
+    model is linear then, and the loss convex in the example, too), and ``quadratic`` the a of a loss ``a ||s - y||^2``.
     """
 
     L_z: Constant
@@ -57,7 +57,7 @@ class Constants:
     L_theta_z: Constant
     max_loss: Constant
     convex: bool
-    steep_everywhere: bool
+    quadratic: float | None
     norm: float
     label_cost: float
     input_dim: int
@@ -66,6 +66,11 @@ class Constants:
     params_radius: float | None
     data_bounds: tuple[float, float]
     reach: float
+
+    @property
+    def steep_everywhere(self) -> bool:
+        """Whether L_z also holds outside the data domain; the squared error gets steeper there."""
+        return self.quadratic is None
 
     @property
     def concavity_limit(self) -> float:
@@ -182,7 +187,7 @@ def constants(
     return Constants(
         **{name: values[name] for name in ("L_z", "L_zz", "L_theta", "L_theta_theta", "L_theta_z", "max_loss")},
         convex=task.linear(params[None]) is not None and task.loss.convex,
-        steep_everywhere=task.loss.quadratic is None,
+        quadratic=task.loss.quadratic,
         norm=norm,
         label_cost=label_cost,
         input_dim=domain.input_dim,
