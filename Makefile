@@ -33,6 +33,7 @@ lint: .venv/installed-dev
 	$(BIN)/ruff format --check
 	git ls-files -z | xargs -0 $(BIN)/codespell --check-hidden
 	git ls-files -z ':(glob)*.md' '.github/*.md' 'docs/*.md' 'examples/*.md' | xargs -0 $(BIN)/proselint check
+	$(BIN)/python tools/phrases.py
 	$(BIN)/lint-imports
 
 types: .venv/installed-dev
@@ -118,7 +119,7 @@ docs: .venv/installed-dev
 gpu:
 	PYTHONPATH=src $(PYTHON) -m pytest -o addopts= -q tests/train/test_cuda.py tests/tasks/test_side_by_side.py tests/tasks/test_fused.py
 
-# What the pages claim about speed, each claim with its last figure and that of now; fails where one is a third worse.
+# The pages' claims about speed, each with its last and its current figure; fails where one is a third worse.
 benchmark: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.claims
 

@@ -7,9 +7,9 @@
 ``mlr``: 100 clients x 525 images x 784 pixels in [0, 1], ten classes, multinomial logistic regression trained by WAFL,
 five radii. The images are patterns with noise, or MNIST's. ``cnn``: the default CNN, trained by FedAvg on 500 of the
 images, three radii. ``network``: a 6-32-2 ReLU network, trained by FedAvg on 1,600 rows, one radius. Printed are
-certified over reached loss at each radius, and the seconds of all radii together: those that passed, and those of the
-processor. ``sets``: prediction sets of a linear model, which 200 clients x 250 images calibrate, at rest and moved by
-0.1. The reference is a fixed loop of matrix products, whose seconds say how busy the machine is.
+certified over reached loss at each radius, and the seconds of all radii together: seconds that passed, and seconds of
+the processor. ``sets``: prediction sets of a linear model, which 200 clients x 250 images calibrate, at rest and moved
+by 0.1. The reference is a fixed loop of matrix products, whose seconds say how busy the machine is.
 """
 
 from __future__ import annotations

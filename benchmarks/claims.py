@@ -3,8 +3,8 @@
     make benchmark          (python -m benchmarks.claims [--smallest])
 
 Every figure is a ratio of two times that are measured in turns within this process, and a smaller one is better: what a
-page claims, the figure of the last commit that changed this file for this kind of processor (x86 or ARM), and that of
-now. With ``--smallest`` nothing fails.
+page claims, the figure of the last commit that changed this file for this kind of processor (x86 or ARM), and the
+figure of now. With ``--smallest`` nothing fails.
 """
 
 from __future__ import annotations

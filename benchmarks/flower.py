@@ -52,7 +52,7 @@ def clients() -> wafl.Federation:
 
 
 def crowd() -> wafl.Federation:
-    """As many clients as the environment says, each with 20 images."""
+    """The environment's number of clients, each with 20 images."""
     count, examples = int(os.environ[CROWD]), 20
     x = uniform(Key.of(0), Purpose.SPLIT, count * examples * 784).float().view(count, examples, 1, 28, 28)
     y = (x.flatten(2)[..., :40].sum(-1) * 10).long() % 10

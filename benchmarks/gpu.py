@@ -2,17 +2,16 @@
 
     python -m benchmarks.gpu [--smallest] [--part steps models mlr sweep paper methods]
 
-A time per local step is the median round of a training over its local steps, after the first round, which records.
-It includes all that the server does in a round.
-``steps``: the default CNN on 3 x 32 x 32, batch 64, 10 inner steps of WAFL without early stop, milliseconds per local
-step of the whole cohort. ``models``: networks that nothing here is tuned for, 10 clients x 32 examples, 5 inner steps,
-and the default CNN with 100 clients. *Apart* are as many captured models as clients that train side by side, each
-alone, without any federation. The opponents take the fastest algorithms of cuDNN, also those that give other bits each
-time; wafl does so only in the column *any bits*, with ``deterministic=False``. ``mlr``: a linear model on 784 features,
-40 inner steps. ``sweep``: 16 gammas in one run against 16 runs. ``paper``: the paper's CIFAR-10 setting (20 clients,
-cohort 10, 2 local epochs), against as many captured central steps. ``methods``: seven methods on data of MNIST's size.
-Images are random: only time counts.
-Without CUDA everything runs on the CPU, where nothing is captured.
+A time per local step is the median round of a training over its local steps, after the first round, which records. It
+includes all that the server does in a round. ``steps``: the default CNN on 3 x 32 x 32, batch 64, 10 inner steps of
+WAFL without early stop, milliseconds per local step of the whole cohort. ``models``: networks that nothing here is
+tuned for, 10 clients x 32 examples, 5 inner steps, and the default CNN with 100 clients. *Apart* is one captured model
+per client, which train side by side, each alone, without any federation. The opponents take the fastest algorithms of
+cuDNN, also those that give other bits each time; wafl does so only in the column *any bits*, with
+``deterministic=False``. ``mlr``: a linear model on 784 features, 40 inner steps. ``sweep``: 16 gammas in one run
+against 16 runs. ``paper``: the paper's CIFAR-10 setting (20 clients, cohort 10, 2 local epochs), against the same
+number of captured central steps. ``methods``: seven methods on data of MNIST's size. Images are random: only time
+counts. Without CUDA everything runs on the CPU, where nothing is captured.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--models", nargs="*", default=[], help="of the part models, by parts of their names")
     parser.add_argument("--lanes", nargs="+", type=int, default=[10, 100])
     parser.add_argument("--precision", nargs="+", default=["float32", "tf32", "bfloat16"])
-    parser.add_argument("--steps", type=int, default=80, help="local steps per round, as many as the paper's")
+    parser.add_argument("--steps", type=int, default=80, help="local steps per round, by default the paper's")
     parser.add_argument("--measured", type=int, default=3, help="rounds that are measured, after the first")
     parser.add_argument("--rounds", type=int, default=200, help="of the paper's setting")
     parser.add_argument("--size", type=int, default=2500, help="examples per client of the paper's setting")
@@ -250,7 +249,7 @@ def methods(given: argparse.Namespace) -> Table:
     every = [wafl.FedAvg(), wafl.WAFL(), wafl.FedPGM(), wafl.FedFGSM(), wafl.AFL(), wafl.DRFA(), wafl.FedRobust()]
     total = 0.0
     for method in every:
-        agnostic = method.name == "AFL"  # one step of every client per round, so that as many steps are taken
+        agnostic = method.name == "AFL"  # one step of every client per round, so that the number of steps is equal
 
         def train(method: wafl.Method = method, agnostic: bool = agnostic) -> None:
             wafl.fit(
@@ -295,7 +294,7 @@ def central(count: int, method: wafl.Method, precision: str, channels: list[int]
 
 
 def plain(modules: Sequence[nn.Module], kind: Brought, batch: int, inner: int, precision: str) -> float:
-    """Milliseconds in which each of these models, on a batch of its own, takes a step in plain PyTorch, captured."""
+    """Milliseconds in which each of these models, on its own batch, takes a step in plain PyTorch, captured."""
     each = [alone(module.to(HERE), kind, batch, inner, precision) for module in modules]
     streams = side_streams(len(each) - 1) if HERE.type == "cuda" else []
 

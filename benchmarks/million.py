@@ -3,7 +3,7 @@
     python -m benchmarks.million [--smallest]
 
 Work: 20 examples x 32 features per client, multinomial logistic regression, cohort 50, one local epoch. Sizes take
-turns within one process. Seconds are those of the processor; of packing the fastest turn counts, of rounds the lower
+turns within one process. Seconds are processor time; of packing the fastest turn counts, of rounds the lower
 quartile: another program on the machine then disturbs little.
 """
 

@@ -1,7 +1,7 @@
 """The domain tasks: two of MNIST, USPS and SVHN are clients, and the third is a target that none of them has seen.
 
 An experiment file names its clients by ``data.source``; :func:`target_of` gives the target that belongs to them. Each
-domain has at most :data:`LIMIT` training examples: client weights by size are those of the whole data sets. With the
+domain has at most :data:`LIMIT` training examples: client weights by size use the whole data sets. With the
 ending ``_whole`` a task has all of them, standardized by the sources' pixels, as in the paper.
 """
 
@@ -66,7 +66,7 @@ def missing(names: Iterable[str], folder: Path) -> str | None:
 
 @cache
 def task(name: str) -> Domains:
-    """The clients and the target of a task; those of turned digits are parts of the digits, each with its own angle."""
+    """The clients and the target of a task; turned digits are parts of the digits, each with its own angle."""
     if name != TURNED:
         *sources, target = TASKS[name.removesuffix(WHOLE)]
         if name.endswith(WHOLE):

@@ -26,7 +26,7 @@ def resampled(differences: Sequence[float], ratio: float) -> tuple[Mean, float]:
     """The mean of differences in splits that overlap, with its interval, and the p-value of there being none.
 
     The corrected t-test of Nadeau and Bengio, "Inference for the generalization error", Machine Learning 2003; the
-    ratio is that of what is tested to what is trained on, in clients.
+    ratio is the number of tested clients over the number of training clients.
     """
     from scipy.stats import t as student
 

@@ -22,7 +22,7 @@ from wafl.config.demo import demo_experiment
 from wafl.config.plan import make_plan
 
 TRIALS = 16
-"""Trials per method, so many that neighboring sizes differ by less than what the seeds explain."""
+"""Trials per method, enough that neighboring sizes differ by less than the seeds explain."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -80,7 +80,7 @@ def judged(name: str, grid: dict[str, list[Any]], seed: int, rounds: int, smalle
 
 
 def repartitioned(seed: int) -> wafl.Federation:
-    """The demo's training examples, spread over as many clients by another seed."""
+    """The demo's training examples, spread over the same number of clients by another seed."""
     demo = make_plan(demo_experiment(methods=["FedAvg"])).federation
     assert demo is not None
     data, train = wafl.load_dataset("digits"), demo.train

@@ -97,7 +97,7 @@ def test_examples_that_cannot_be_clients_are_refused(pairs, message):
         ({"num_classes": 2}, r"client 0 has labels from 0 to 2: they must lie in 0 \.\. 1"),
         ({"num_classes": 0}, "num_classes=0|must lie in"),
         ({"test_fraction": 1.0}, r"test_fraction=1.0 must lie in \[0, 1\)"),
-        ({"names": ["a"]}, "1 client names for 2 clients: give each client one name of its own"),
+        ({"names": ["a"]}, "1 client names for 2 clients: give each client a different name"),
         ({"bounds": (1.0, 0.0)}, r"bounds=\(1.0, 0.0\) must be \(low, high\) with low < high"),
         ({"bounds": (1.0, 2.0)}, r"client 0 has values from 0 to 0, outside bounds=\(1.0, 2.0\)"),
         ({"seed": 2**32}, r"seed=4294967296 must lie in 0 \.\. 2\*\*32 - 1"),

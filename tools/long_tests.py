@@ -47,7 +47,7 @@ EVERY = (
 
 
 class Recorder:
-    """Processor seconds per test function, with those of its fixtures and processes."""
+    """Processor seconds per test function, including its fixtures and processes."""
 
     def __init__(self) -> None:
         self.seconds = defaultdict[str, float](float)

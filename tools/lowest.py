@@ -2,9 +2,9 @@
 
     python tools/lowest.py > constraints-lowest.txt
 
-Of the extras, all but natural, wandb and flower, which has its own, higher lower bounds. Click is that of constraints:
-an old typer takes any, and loses help texts with the newest. With TORCH_FROM_CONSTRAINTS=1 so is torch, for machines
-that have no older one.
+Of the extras, all but natural, wandb and flower, which has its own, higher lower bounds. Click is the constraints'
+version: an old typer takes any, and loses help texts with the newest. With TORCH_FROM_CONSTRAINTS=1 so is torch, for
+machines that have no older one.
 """
 
 from __future__ import annotations

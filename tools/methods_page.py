@@ -31,17 +31,20 @@ STUB = Path(__file__).parents[1] / "src" / "wafl" / "__init__.pyi"
 HEAD = """\
 # Methods
 
-This page lists every named method, what it minimizes and when to use it. A method is a preset of four parts: an
-objective, client weights, a local step and a server. Any part works with the parts of any other method
-([extending.md](extending.md)). The parts that an experiment file can name are listed at the end, and
-[weights.md](weights.md) has more rules for the weights. `wafl methods` prints this list, and `wafl methods NAME` prints
-everything about one method. Below, `f_i` is the loss of client i, and `lambda_i` or `p_i` its weight. An
-option that several methods share is described at the first of them, and the others link there.
+After this page you can choose a method, and you know what it minimizes, what clients send and which options it has.
+Start with WAFL and FedAvg; the table shows how the others differ.
 
-A client's size is the number of its examples, sent once. A loss that comes with a model is that of the client's first
-batch; a loss that the server asks for by itself is that of all its examples. [flower.md](flower.md) lists all values.
+    wafl methods          # this list
+    wafl methods DRFA     # everything about one method
 
-`tools/methods_page.py` writes this page from the lists of methods and parts.
+A method is a preset of four parts: an objective, client weights, a local step and a server. Any part works with the
+parts of any other method ([extending.md](extending.md)). The parts that an experiment file can name are listed at the
+end, and [weights.md](weights.md) has more rules for the weights.
+
+Below, `f_i` is the loss of client i, and `lambda_i` or `p_i` its weight. An option that several methods share is
+described at the first of them, and the others link there. A client's size is the number of its examples, sent once. A
+loss that comes with a model is taken on the client's first batch; a loss that the server requests separately is taken
+on all its examples. [flower.md](flower.md) lists all values. `tools/methods_page.py` writes this page.
 """
 PARTS = {"Client weights": weights.RULES, "Optimizers": OPTIMIZERS, "Servers": AGGREGATES, "Local steps": LOCAL_STEPS}
 
@@ -68,7 +71,7 @@ def catalog() -> list[Entry]:
 
 
 def entry(name: str) -> Entry:
-    """What is said about one named method."""
+    """Return the entry of one named method."""
     preset = METHODS[name]
     kind: Any = preset.options
     shown = (option for option in options_of(kind).values() if option.plain)
@@ -137,7 +140,9 @@ def _section(each: Entry, first: Mapping[tuple[str, ...], str]) -> str:
             shared.setdefault(lister, []).append(f"`{option.name}`")
     links = [f"{', '.join(names)} as for [{lister}](#{lister.lower()})" for lister, names in shared.items()]
     lines += [f"- {'; '.join(links)}."] if links else []
-    return "\n\n".join([*parts, *(["\n".join(lines)] if lines else [])]) + "\n"
+    if lines:
+        parts.append("\n\n".join(['<details markdown="1"><summary>Options</summary>', "\n".join(lines), "</details>"]))
+    return "\n\n".join(parts) + "\n"
 
 
 def _line(option: Option) -> str:
@@ -175,7 +180,7 @@ def option_as_json(option: Option) -> dict[str, Any]:
 
 
 def _limits(limits: Any) -> dict[str, Any] | None:
-    """The name of a class of limits, and those of its fields that are not the default."""
+    """The name of a class of limits, and its fields that are not the default."""
     if limits is None:
         return None
     values = {field.name: getattr(limits, field.name) for field in fields(limits)}

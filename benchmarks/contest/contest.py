@@ -25,9 +25,9 @@ ROOT = Path(__file__).parents[2]
 SAME = 1e-4
 """How far a contestant's parameters may be from the plain loop's after the same batches."""
 LIKE = 0.02
-"""How far its accuracy may be below the plain loop's after batches of its own."""
+"""The allowed loss of accuracy below the plain loop's, after different batches."""
 JUDGED = 4096
-"""The most examples that accuracy is measured on: all those of a thousand clients would take a CNN too long."""
+"""The most examples that accuracy is measured on: a CNN would need too long for all examples of 1,000 clients."""
 OURS = "wafl"
 Clock = Literal["wall", "cpu"]
 CLOCKS: tuple[Clock, ...] = ("wall", "cpu")
@@ -137,7 +137,7 @@ def _row(
     if failed := [turn["failed"] for turn in turns if "failed" in turn]:
         return {"failed": failed[0]}
     row: dict[str, Any] = {name: [turn[name] for turn in turns] for name in ("startup", "wall", "cpu", "peak_bytes")}
-    row["clock"] = "wall" if None in row[clock] else clock  # a peer with processes of its own
+    row["clock"] = "wall" if None in row[clock] else clock  # a peer with separate processes
     both = zip(turns, ours, strict=True)
     ratios = [turn[row["clock"]] / mine[row["clock"]] for turn, mine in both if "failed" not in mine]
     if not ratios:

@@ -1,4 +1,4 @@
-"""The contestant that nobody beats: FedAvg of a linear model by hand, whose gradients are written down."""
+"""The contestant that no one beats: FedAvg of a linear model by hand, whose gradients are written down."""
 
 import numpy as np
 import torch

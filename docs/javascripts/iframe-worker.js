@@ -4,7 +4,7 @@ if (location.protocol === "file:") {
     constructor(url) {
       super();
       this.onmessage = null;
-      this.waiting = []; // what is said before the worker listens
+      this.waiting = []; // messages before the worker listens
       const frame = document.createElement("iframe");
       frame.hidden = true;
       document.body.appendChild(frame);

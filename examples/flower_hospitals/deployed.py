@@ -1,4 +1,4 @@
-"""A SuperLink with SuperNodes of its own on this machine: a deployment in small, for trials and tests."""
+"""Run a SuperLink and SuperNodes on this machine: a small deployment for trials and tests."""
 
 from __future__ import annotations
 

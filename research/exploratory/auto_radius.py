@@ -3,7 +3,7 @@
     python -m research auto-radius [--data turned-digits smartwatch ...] [--seeds 5] [--processes 2]
         [--tables FOLDER] [--smallest]
 
-The clients are those of the leaderboard: digits turned by an angle that nobody trains on, vowels by speaker, exercises
+The clients are the leaderboard's: digits turned by an angle that no client trains on, vowels by speaker, exercises
 by subject. Regret is in points, on all examples of the unseen clients: the mean over clients, and
 that over their worst tenth. "Best of the grid" is one radius per data set and number, the best in the mean over seeds,
 chosen by the very examples that it is tested on; "best each time" is another one for every seed, which no rule could

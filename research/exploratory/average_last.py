@@ -3,8 +3,8 @@
     python -m research average-last [--smallest] [--data demo mnist cifar10] [--device cuda]
         [--methods wafl fedavg] [--seeds 4]
 
-Work: the methods of ``wafl run`` on digits, and those of the paper's main figure on MNIST and CIFAR-10 in the fair
-protocol, with the settings that were chosen for their last models, and with three times their learning rates. They
+Work: the methods of ``wafl run`` on digits, and the methods of the paper's main figure on MNIST and CIFAR-10 in the
+fair protocol, with the settings that were chosen for their last models, and with three times their learning rates. They
 train on partition 1, which no published number has, without a fifth of every client's training examples. That fifth is
 the judge: the accuracy, averaged over shares of attacked clients, as in ``wafl tune``. No test example is looked at.
 Printed are the means over the seeds, and the gain with its deviation, seed by seed.
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = options.make_parser(__doc__)
     parser.add_argument("--data", nargs="*", choices=EXPERIMENTS, default=[*EXPERIMENTS])
     parser.add_argument("--methods", nargs="*", help="their names; by default all")
-    parser.add_argument("--rounds", type=int, help="by default those of the experiment")
+    parser.add_argument("--rounds", type=int, help="by default the experiment's rounds")
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--device", default="cpu")
     given = options.read(parser, argv, data=["demo"], rounds=2, seeds=1)

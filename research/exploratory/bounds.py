@@ -6,7 +6,8 @@ The world: 3 clients (lambda = 0.5, 0.3, 0.2) with two classes each, Gaussians o
 box [-1, 1]^d, in 2 and 10 dimensions; logistic regression with ||theta|| <= 1.5; radius 0.3, gamma = 1.2 L_z / radius;
 delta = 0.05. The truth is a finite population (in 2-D the nodes of a quadrature rule, in 10-D 4000 draws per client),
 so that a sample is a vector of counts, and every risk and minimum is exact: a million examples cost no more than a
-hundred. W_2 to the truth is exact on a line; in 2-D and 10-D it is that of two samples, which is larger on average.
+hundred. W_2 to the truth is exact on a line; in 2-D and 10-D it is the distance of two samples, which is larger on
+average.
 
 "What really happened": mean and standard deviation over seeds of the largest excess risk over 5 distributions in the
 ball (or of the gap, of the distance). "The paper's": its own statement, where it differs.

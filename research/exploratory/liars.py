@@ -3,7 +3,7 @@
     python -m research liars [--smallest] [--splits iid labels] [--liars 1 3] [--jobs 2] [--honest]
 
 Digits, ten clients with like data ("iid") or three labels each ("labels"), multinomial logistic regression, two local
-epochs per round (AFL: one step, in five times as many rounds); accuracy on the test examples of all clients in percent.
+epochs per round (AFL: one step, in five times the rounds); accuracy on the test examples of all clients in percent.
 Some of the ten lie in every round, all in the same way. A lie has a direction (the opposite of the mean of the liars'
 true updates, a fixed random one, or back to the first model), a scale in lengths of that update, and claims of a loss,
 a cost and a number of examples. The search begins with the opposite of the update at three times its length and a claim
@@ -17,8 +17,8 @@ than an equal share shortened earlier in proportion. The others are servers (waf
 A cell is the accuracy with the worst lie; "others" is the honest run of those that do not lie. A run that ends because
 of the liars counts as 0.
 
-With --honest nobody lies: the accuracy under each defense, also with clients of unequal size ("unequal", "dirichlet")
-and natural ones ("hospitals", "smartwatch").
+With --honest no client lies: the accuracy under each defense, also with clients of unequal size ("unequal",
+"dirichlet") and natural ones ("hospitals", "smartwatch").
 """
 
 from __future__ import annotations
@@ -283,7 +283,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--honest", action="store_true", help="what each defense costs if nobody lies")
+    parser.add_argument("--honest", action="store_true", help="the cost of each defense if no client lies")
     small = {"methods": ["FedAvg"], "defenses": ["Flower"], "splits": ["iid"], "liars": [1], "seeds": [0], "rounds": 1}
     given = options.read(parser, argv, **small)
     rows = [

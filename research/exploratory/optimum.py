@@ -5,12 +5,12 @@
 Work: scikit-learn's breast cancer data, the 398 training examples of a 70/30 split, standardized; one client, logistic
 regression, the l2 balls of W_1 and W_2, and W_1's with labels that move. Printed are the optimum, the worst loss of the
 trained model, and the processor seconds of the training. The optima of W_1 are those that dro 0.4.3 finds (with labels:
-a convex solver), and those of W_2 what longer training tends to. Where labels move, the learning rate falls.
+a convex solver), and the optima of W_2 are the limit of longer training. Where labels move, the learning rate falls.
 
-A second table is about solvers: that of wafl.sklearn, SkWDRO (power 2) and dro (power 1), each if it is installed, on
-these data and on those of their own examples (two blobs, and dro's ``classification_basic``). One evaluator, which
+A second table is about solvers: wafl.sklearn, SkWDRO (power 2) and dro (power 1), each if it is installed, on
+these data and on the data of their own examples (two blobs, and dro's ``classification_basic``). One evaluator, which
 shares nothing with them, judges all models: the dual, with suprema on a grid. A third one is about what SkWDRO itself
-minimizes, an entropic relaxation: its model beside that of ``wafl.SinkhornDRO``, judged by a quadrature.
+minimizes, an entropic relaxation: its model beside the model of ``wafl.SinkhornDRO``, judged by a quadrature.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ OPTIMA = {
     2: {0.05: 0.07588, 0.2: 0.15141, 0.5: 0.26356},
 }
 LABELS = {(0.05, 0.5): 0.50992, (0.2, 0.5): 0.69315, (0.2, 2.0): 0.52160, (0.5, 1.0): 0.69315}
-"""The optimum in the ball of W_1 by radius and label cost; 0.69315 is that of guessing."""
+"""The optimum in the ball of W_1 by radius and label cost; 0.69315 is the loss of guessing."""
 EPSILON, SIGMA = 0.02, 0.1
 """SkWDRO's regularization, and the noise of its samples, where its own objective is compared."""
 

@@ -83,7 +83,7 @@ def ratio(model: nn.Module, clients: wafl.Federation, **asked: Any) -> float:
 
 
 def statements(rounds: int, count: int) -> Iterator[tuple[str, float]]:
-    """What is said about the next client, and the ratios at radius 0.1."""
+    """The statements about the next client, and the ratios at radius 0.1."""
     seen, unseen = wafl.load_dataset("digits").partition(num_clients=count, iid=True, preprocess="unit").hold_out(0.5)
     run = wafl.fit(wafl.models.mlr(seen), seen, wafl.FedAvg(), rounds=rounds, local_epochs=1, progress=False)
     for metric in ("loss", "error"):

@@ -2,11 +2,11 @@
 
     python -m research rivals [--only rotated vowels ...] [--processes N] [--work FOLDER] [--smallest]
 
-Multinomial logistic regression and the same schedule for all; AFL takes as many steps, one per round. For each seed,
-wafl.tune tries the same number of settings of every method, judged on clients that are held out (for kinds and domains,
-where there are two clients, on examples), and the chosen one trains on all clients. Accuracy in percent on what no
-client has seen, mean and half of Student's 95% interval over the seeds; + and - are methods that are above or below
-FedAvg by more than the interval of the differences, paired by seed.
+Multinomial logistic regression and the same schedule for all; AFL takes the same number of steps, one per round. For
+each seed, wafl.tune tries the same number of settings of every method, judged on clients that are held out (for kinds
+and domains, where there are two clients, on examples), and the chosen one trains on all clients. Accuracy in percent on
+what no client has seen, mean and half of Student's 95% interval over the seeds; + and - are methods that are above or
+below FedAvg by more than the interval of the differences, paired by seed.
 
     rotated     digits, four clients at 0, 15, 30 and 45 degrees; unseen: 60 degrees.
     vowels      vowels by speaker (peterson-barney); unseen: a third of the speakers.
@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--meant-for", help="and the methods whose use, in the list of methods, has this word")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--trials", type=int, default=16, help="of each method")
-    parser.add_argument("--rounds", type=int, help="instead of those of each setting")
+    parser.add_argument("--rounds", type=int, help="instead of each setting's rounds")
     jobs.add_options(parser, "rivals")
     parser.add_argument("--tables", type=Path, help="take natural data from here")
     parser.add_argument("--data-dir", type=Path)

@@ -1,4 +1,4 @@
-"""The leaderboard: every row is tuned on the same clients with as many trials, on two tracks, and tested on others.
+"""The leaderboard: every row is tuned with equal trials on the same clients, on two tracks, and tested on others.
 
 What is made depends on the registration alone. It is kept in a working folder, so that the same command goes on after
 an interruption, and several machines may share the data sets.
@@ -209,7 +209,7 @@ def _first(board: Board, here: Sequence[str], work: Work) -> dict[tuple[str, str
 
 
 def extended(grid: Sequence[float], best: Collection[float | None], trials: Mapping[str, Any]) -> list[float]:
-    """More learning rates beyond the ends of a grid that are best for some row, at most so many times at each end."""
+    """More learning rates beyond best ends of a grid, up to ``extensions`` times at each end."""
     steps, most = range(1, trials["doublings"] + 1), 2.0 ** (trials["doublings"] * trials["extensions"])
     low, high = min(grid), max(grid)
     lower = [low / 2.0**step for step in steps] if low in best and low > min(trials["rates"]) / most else []

@@ -93,7 +93,7 @@ class MethodRow(Row):
         return space, {name: space[name].gentlest(options[name][1]) for name in space}
 
     def _candidate(self, task: NaturalTask, clients: Federation) -> Candidate:
-        """The method with its schedule on these clients: whatever it is, they take as many steps together."""
+        """The method with its schedule on these clients: whatever it is, the total number of steps is the same."""
         declared = {"shifts": task.shifts()} if "declared" in self.about else {}
         method, about = METHODS[self.about.get("method", self.name)](**self.listed, **declared), task.about
         schedule = {name: about[name] for name in ("rounds", "local_steps", "batch_size", "average_last")}

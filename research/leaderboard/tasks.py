@@ -22,7 +22,7 @@ class NaturalTask(Task):
     """A task whose clients are people or places, or stand for them; by ``seed`` those are drawn who are tuned on."""
 
     def clients(self, number: int = 0) -> Federation:
-        """All clients; those of turned digits are made anew for each number."""
+        """All clients; turned digits get new clients for each number."""
         if "turns" not in self.about:
             return self._everyone
         turns = [rotation(severity=angle / 90.0) for angle in self.about["turns"]]
@@ -33,7 +33,7 @@ class NaturalTask(Task):
         return super().clients()
 
     def dataset(self) -> Dataset:
-        """All its examples; with ``pool``, each pixel is the mean of so many by so many."""
+        """All its examples; with ``pool``, each pixel is the mean of a square of this side."""
         whole, pool = super().dataset(), self.about.get("pool", 1)
         parts = whole.x_train, whole.x_test
         small = [avg_pool2d(x.float(), pool).round().to(x.dtype) if pool > 1 else x for x in parts]

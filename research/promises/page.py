@@ -153,7 +153,7 @@ def _by_task(judged: Verdicts, statement: str, by_kind: Mapping[str, Sequence[st
 
 
 def _own(judged: Verdicts, rows: Sequence[Mapping[str, Any]]) -> str:
-    """What is promised of clients' distributions; nobody can see those, so there is no verdict."""
+    """The promises about clients' distributions; these are unknown, so there is no verdict."""
     cells: list[list[str]] = []
     classes = {row["task"]: row.get("classes") for row in rows}
     for each in (each for each in judged if each["statement"] == "own"):

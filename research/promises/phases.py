@@ -103,7 +103,7 @@ def _loss(clients: Federation) -> str:
 
 
 def confidence_for(confidences: Sequence[float], clients: int, *, own_sampling: bool) -> tuple[float, int] | None:
-    """The first confidence that so many clients allow for, and which of their numbers is promised; None if none."""
+    """The first confidence that this number of clients allows, and which of their numbers is promised; None if none."""
     ranks = ((each, rank_of(None, clients, (1 - Fraction(str(each))) / (1 + own_sampling))) for each in confidences)
     return next(((confidence, rank) for confidence, rank in ranks if rank <= clients), None)
 

@@ -89,7 +89,7 @@ class Task:
         return _grouped(self.name, columns[whole, :-1].astype(np.float32), y, who, names.tolist())
 
     def folds(self, total: int) -> list[tuple[list[int], list[int], list[int]]]:
-        """In each fold, of so many clients: those that are seen, those that calibrate, and those that are sealed."""
+        """In each fold, the numbers of clients that are seen, that calibrate, and that are sealed."""
         order = permutation(Key.of(self.seed), Purpose.UNSEEN, torch.tensor(total), total)
         folds: list[tuple[list[int], list[int], list[int]]] = []
         for sealed in (part.tolist() for part in order.tensor_split(self.about["folds"])):
@@ -112,7 +112,7 @@ def _grouped(name: str, x: Any, y: Any, who: Any, names: Sequence[str]) -> Datas
 
 
 def tasks_of(table: Mapping[str, Any], scale: str) -> list[Task]:
-    """The tasks of a registration, in its order; the scale ``smoke`` has tasks of its own."""
+    """The tasks of a registration, in its order; the scale ``smoke`` has its own tasks."""
     if scale not in ("full", "smoke"):
         raise ValueError(f"scale={scale!r} must be full or smoke: promises have no other")
     here, common = table if scale == "full" else table[scale], {key: table[key] for key in ("largest", "share_seen")}
@@ -124,6 +124,6 @@ def tasks_of(table: Mapping[str, Any], scale: str) -> list[Task]:
 
 
 def apart(clients: Federation, seen: Sequence[int], others: Sequence[int]) -> tuple[Federation, Federation]:
-    """Those that are seen and some others, all prepared as the seen ones ask for; nobody else's examples count."""
+    """The seen clients and some others, all prepared as for the seen ones; no other examples count."""
     some = clients.of_clients([*seen, *others])
     return some.set_apart(range(len(seen), some.num_clients))

@@ -8,7 +8,7 @@ from research.significance import holm
 
 
 def p_value(covered: int, sealed: int, calibration: int, rank: int) -> float:
-    """The probability that at most so many of the sealed clients are covered by the calibration's number in a place.
+    """The probability that at most this number of sealed clients is covered by the calibration's number in a place.
 
     Sealed and calibration clients are exchangeable, and the sealed ones share one calibration draw, so the number of
     those covered is ``BetaBinomial(sealed, place, calibration + 1 - place)``; ties only make it larger.

@@ -127,7 +127,7 @@ def network(
     clients: wafl.Federation, train: Sequence[Pair], method: str, norm: float, sizes: Sequence[float], seed: int,
     about: Mapping[str, Any],
 ) -> tuple[Sequence[wafl.Run], int]:  # fmt: skip
-    """1-Lipschitz networks, one for each size; nobody knows their optimum."""
+    """1-Lipschitz networks, one for each size; their optimum is unknown."""
     here, runs = about["network"], list[wafl.Run]()
     schedule: dict[str, Any] = {"rounds": here["rounds"], "local_steps": 1, "batch_size": here["batch"], "seed": seed}
 

@@ -6,7 +6,7 @@
 ``experiments/registered/domains.toml`` says what is done and what decides. The folder keeps one file per model, which
 is not trained again; several machines can share the work by families. A row that chooses a rate at an edge extends the
 rates of all: --ahead tries the extended ones at once, where other rows are not seen. ``python -m research domains-cnn``
-(--model cnn) is ``experiments/registered/domains-cnn.toml``, which needs a GPU and a folder of its own.
+(--model cnn) is ``experiments/registered/domains-cnn.toml``, which needs a GPU and its own folder.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
         [--tables FOLDER] [--output docs/evidence/few-examples.json] [--smallest]
 
 What is trained, tested and decided is in ``experiments/registered/few-examples.toml``. The tables have regrets against
-the best decay in hindsight, with 95% intervals, smaller being better; bold differs from that of the tuned decay, for
+the best decay in hindsight, with 95% intervals, smaller being better; bold differs from the tuned decay's regret, for
 each rule after Holm over the tasks.
 """
 
@@ -113,7 +113,7 @@ def by_decay(
 def by_rule(
     train: Sequence[Pair], test: Sequence[Pair], classes: int, seed: int, about: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """The radius and the scores of each rule; where training diverges, those of guessing."""
+    """The radius and the scores of each rule; where training diverges, the scores of guessing."""
     clients, (x, _) = shared.federation(train, classes), shared.joined(train)
     spectrum = np.linalg.svd(x - x.mean(0), compute_uv=False) ** 2 / len(x)
     largest = math.sqrt(2.0 * spectrum[0] * math.log(1.0 / about["alpha"]) / len(x))

@@ -152,7 +152,7 @@ class Gap:
 def corrected(values: Sequence[float], ratio: float) -> Gap:
     """Nadeau and Bengio's corrected t: the variance of a mean over n splits is taken to be ``(1 / n + ratio) s^2``.
 
-    ``ratio`` is that of clients that test to clients that train; 0 where splits share no examples.
+    ``ratio`` is the number of clients that test over clients that train; 0 where splits share no examples.
 
     >>> str(corrected([1.0, 2.0, 3.0], 0.0))
     '+2.00 ± 2.48'

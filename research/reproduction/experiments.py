@@ -30,7 +30,7 @@ Scale = Literal["smoke", "small", "full"]
 PROTOCOLS, SCALES = get_args(Protocol), get_args(Scale)
 SCALED = frozenset(SCALES)
 ABOUT = ("title", "figure", "parts", "tests", "at_rounds", "judged")
-"""The keys that say what becomes of the runs; all others are those of an experiment file."""
+"""The keys about the use of the runs; all others belong to an experiment file."""
 
 FILES = {each.name: Path(each.file or "").stem for each in PAPER}
 """The file of each of the paper's figures and tables."""
@@ -136,7 +136,7 @@ def _at_rounds(table: dict[str, Any], rounds: list[int] | None) -> list[dict[str
 
 
 def _resolved(table: Mapping[str, Any], chosen: tuple[str, ...], others: set[str]) -> dict[str, Any]:
-    """A table, changed by its sections that were chosen, the deepest last, and those of a scale after all others."""
+    """A table, changed by its chosen sections, the deepest last, and the sections of a scale after all others."""
     result: dict[str, Any] = {}
     layers = sorted(_layers(table, chosen, others), key=lambda each: (not SCALED.isdisjoint(each[0]), len(each[0])))
     for _, layer in layers:

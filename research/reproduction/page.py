@@ -93,7 +93,7 @@ def of_experiment(numbers: Mapping[str, Any]) -> str:
 def averages(numbers: Mapping[str, Any]) -> str:
     """Return the last column of table 1: means over the three targets, the paper's and ours.
 
-    Under ``paper`` they are those of the settings that are best on each target, as in the paper. WAFL is the nearest
+    Under ``paper`` they belong to the settings that are best on each target, as in the paper. WAFL is the nearest
     source, in its ball where that was made for every target.
     """
     ours = {

@@ -43,7 +43,7 @@ def placed(x: Tensor, draws: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Placement(Shift):
-    """A shift that moves, zooms and turns every image by a draw of its own."""
+    """A shift that moves, zooms and turns every image by a separate draw."""
 
     def _label(self, unit: str) -> str:
         far, zoom, angle = self.severity * PIXELS, ZOOM**self.severity, self.severity * DEGREES

@@ -153,7 +153,7 @@ def test_arrays_in_the_wrong_order_are_refused() -> None:
         from_arrays([(Y, X)])
     with pytest.raises(ValueError, match=r"look like \(x_train, x_test, y_train, y_test\): give \(x_train, y_tr"):
         from_arrays([(X, X[:2], Y, Y[:2])])
-    with pytest.raises(ValueError, match=r"client 1 has test data of its own, unlike client 0: give .* or to none"):
+    with pytest.raises(ValueError, match=r"client 1 has own test data, unlike client 0: give .* or to none"):
         from_arrays([(X, Y), (X, Y, X, Y)])
     with pytest.raises(ValueError, match=r"test_fraction=0.5, but clients have test data of their own: leave it out"):
         from_arrays([(X, Y, X, Y)], test_fraction=0.5)

@@ -97,7 +97,7 @@ def test_people_are_the_clients_unless_said_otherwise(watch: wafl.Dataset) -> No
 def test_what_measurements_do_not_have_is_refused(watch: wafl.Dataset) -> None:
     for options, words in (
         ({"preprocess": "unit"}, "smartwatch has no pixels: use preprocess='zscore', not 'unit'"),
-        ({"split": "standard"}, "no test examples of its own: use split='per_client'"),
+        ({"split": "standard"}, "no separate test examples: use split='per_client'"),
         ({"skew": [wafl.shifts.rotation(severity=0.1)]}, "no pixels, which shifts need: leave skew out"),
         ({"num_clients": 3}, "num_clients=3 is more than the 2 groups of smartwatch"),
     ):

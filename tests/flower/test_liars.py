@@ -95,7 +95,7 @@ CLAIMS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "classes": ({"classes": 10**6, "outputs": 10**6}, {}, "it claims 1000000 classes, above caps.classes = 1000"),
     "shape": ({"shape": [10**6, 10**6]}, {}, "with more than 1000000 numbers: declare caps.shape"),
     "declared": ({"shape": [5]}, {"shape": [4]}, "it claims examples of shape (5,), not caps.shape = (4,)"),
-    "other": ({"shape": [5]}, {}, "its examples have shape (5,), those of other nodes (4,): all nodes must agree"),
+    "other": ({"shape": [5]}, {}, "its examples have shape (5,), examples of other nodes (4,): all nodes must agree"),
     "invented": (
         {"names": NAMES, "sizes": [5] * 31, "tested": ["c05"]},
         {"clients_per_node": 4},
@@ -198,7 +198,7 @@ def test_a_long_update_is_shortened_by_default_and_the_log_names_the_client(
         assert sum("c05 shortened to" in line for line in logged()) == 1, "a warning the first time only"
     else:
         with pytest.raises(
-            DivergedError, match=r"has risen since round 0.*The longest update is that of c05, .* times"
+            DivergedError, match=r"has risen since round 0.*The longest update came from c05,  .* times"
         ):
             stage.train(about, grid)
 

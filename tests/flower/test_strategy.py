@@ -327,7 +327,7 @@ def test_the_learning_rate_comes_from_the_argument_the_train_config_or_the_run_c
         ({"loader": iter(batches(3))}, "no batch in epoch 2 of 2"),
         ({"loader": [torch.ones(3)]}, "a batch is a Tensor"),
         ({"loader": [{"pixels": 1, "label": 2}]}, "keys pixels, label: it must have one of image, img, x"),
-        ({"loader": [(torch.ones(3, 3), torch.zeros(2, dtype=torch.int64))]}, "as many labels as inputs"),
+        ({"loader": [(torch.ones(3, 3), torch.zeros(2, dtype=torch.int64))]}, "one label per input"),
         ({"loader": [(torch.full((2, 3), math.nan), torch.tensor([0, 1]))]}, "NaN or infinity"),
         ({"loader": [(torch.ones(2, 5), torch.tensor([0, 1]))]}, r"does not take examples of shape \(5,\)"),
         ({"loader": [(torch.ones(2, 3), torch.tensor([0, 9]))]}, "4 outputs for 10 classes"),

@@ -273,7 +273,7 @@ REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
     "one key twice": ({"invited": {"a": "1" * 64, "b": "1" * 64}}, "a and b have the same key"),
     "a capital key": ({"invited": {"a": "A" * 64}}, "lowercase"),
     "a site that trained": ({"invited": {"a": "1" * 64}, "trained": ("1" * 64,)}, "a was invited with the key"),
-    "nobody": ({"invited": {}}, "invites nobody"),
+    "no site": ({"invited": {}}, "invites no site"),
     "a line in the unit": ({"unit": "x\ny"}, "can be printed"),
     "a unit that ends its quotes": ({"unit": "x'), with 99% confidence. Also, it has ('"}, "must have no single quote"),
     "no deadline": ({"deadline": "soon"}, "no deadline"),

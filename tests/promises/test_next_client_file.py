@@ -204,7 +204,7 @@ def test_a_file_is_recomputed_with_model_and_data_and_attested_without(kind: str
         without = wafl.verify(file, **given)
         assert set(status(without).values()) == {"attested", "noted"}
         assert (without.ok, without.recomputed, without.share) == (True, False, 0.0)
-        assert "the word of whoever issued this" in str(without.promise)
+        assert "the issuer's word" in str(without.promise)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -290,7 +290,7 @@ def test_a_client_listed_twice_is_refused_and_one_under_another_name_recomputes_
     content["claim"]["clients"][-1]["name"] = "ghost"
     checked = wafl.verify(written(content, tmp_path), model=model(), data=world()[1])
     assert not checked.recomputed
-    assert "the word of whoever issued this" in str(checked.promise)
+    assert "the issuer's word" in str(checked.promise)
 
 
 def test_a_client_that_is_left_out_is_noticed_by_whoever_has_its_data(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_the_explanation_of_both_columns_is_true_with_a_confidence(network: bool
     assert f"up to {-min(more):.1%} smaller" in last
     assert (f" or {max(more):.1%} larger" in last) == (max(more) >= 5e-4)
     assert last.endswith("; both are proven")
-    assert "with gammas and bets of its own" in last
+    assert "with its own gammas and bets" in last
 
 
 def test_the_table_has_both_numbers_with_points_and_for_bounds_of_zero_too(tmp_path: Path) -> None:

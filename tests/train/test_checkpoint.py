@@ -305,7 +305,7 @@ def test_a_checkpoint_is_written_early_when_its_time_has_come(tmp_path: Path, mo
 
 def test_two_trainings_cannot_share_a_folder(tmp_path: Path) -> None:
     def other(_: Moment) -> None:
-        with pytest.raises(CheckpointError, match="is in use by another training: give this one a folder of its own"):
+        with pytest.raises(CheckpointError, match="is in use by another training: give this one another folder"):
             fit(checkpoint=Checkpoint(tmp_path))
 
     fit(checkpoint=Checkpoint(tmp_path), callbacks=[other])

@@ -153,8 +153,8 @@ def test_a_loss_that_rises_is_a_warning_that_says_since_when_and_who() -> None:
         run = fit(wafl.FedAvg(), clients=growing(), rounds=6, **WORK)
     (message,) = [str(each.message) for each in caught]
     assert re.match(r"round 3: the loss is \S+, and has risen since round 0, when it was \S+\. ", message)
-    assert "The longest update is that of n2, " in message
-    assert "the highest loss that of n2, " in message
+    assert "The longest update came from n2, " in message
+    assert "the highest loss from n2, " in message
     assert "learning_rate=1 is likely too large: lower it; if clients may lie, use a robust server" in message
     assert len(run.history) == 6
     losses = run.history.column("loss")

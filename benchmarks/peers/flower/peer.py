@@ -1,6 +1,6 @@
 """The contestant: Flower's simulation, with the strategy FedAvg and a ClientApp as its PyTorch quickstart has it.
 
-Flower draws the clients of a round itself, so the batches are those of the work but the cohorts are not. Its processes
+Flower draws the clients of a round itself, so the batches are the work's but the cohorts are not. Its processes
 are stopped and started anew by every simulation: what that takes counts as starting up.
 """
 

@@ -6,7 +6,7 @@ try:
     import torchvision  # noqa: F401
 except (
     RuntimeError
-):  # its wheel does not load next to every wheel of torch, and fluke imports it: nobody calls these here
+):  # its wheel does not load next to every wheel of torch, and fluke imports it: they are never called here
     OPERATORS = torch.library.Library("torchvision", "FRAGMENT")
     for name in ("nms", "qnms"):
         OPERATORS.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")

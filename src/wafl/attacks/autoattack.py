@@ -73,7 +73,7 @@ class AutoAttack(Attack):
         return box
 
     def at_once(self, usual: int, device: torch.device) -> int:
-        """Return the number of examples to attack together: many on a GPU, where few take as long as many."""
+        """Return the number of examples to attack together: many on a GPU, which needs the same time for few."""
         return usual if device.type == "cpu" else 8192  # on a GPU, small steps take as long for many as for few
 
     def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:

@@ -135,10 +135,10 @@ def audited(file: Path, audit: Audit) -> Table:
     table = plain_table(
         *("", ">share", ">examples", ">distance", ">resample", ">", ">power", ">certified", ">measured"),
         title=f"{escape(visible(str(file)))}: {audit.norm} distance from the federation, {audit.unit}",
-        caption="resample: how far as many new examples of the federation are; a site like it has a label outside with "
-        f"probability 0.05 at most (Bonferroni); power: how probably a shift of {audit.shift:g} would have been "
-        "noticed; certified: at least the expected loss, if the certificate's numbers of its clients are true; "
-        "measured: the mean loss of these examples.",
+        caption="resample: the distance of the same number of new examples of the federation; a site like it has a "
+        "label outside with probability 0.05 at most (Bonferroni); power: the probability of noticing a shift of "
+        f"{audit.shift:g}; certified: a bound on the expected loss, if the certificate's numbers of its clients are "
+        "true; measured: the mean loss of these examples.",
     )
     words = {True: "[green]inside[/]", False: "[yellow]outside[/]", None: "too few"}
     for each in audit.labels:

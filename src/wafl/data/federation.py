@@ -246,7 +246,7 @@ class Federation:
         refuse_more(
             "from_datasets",
             [datasets, *others],
-            "pass from_datasets([first, second]), and [(train, test)] for a client with test data of its own",
+            "pass from_datasets([first, second]), and [(train, test)] for a client with separate test data",
         )
         asked = Columns(None if features is None else tuple(features), target)
         columns, options["classes"], arrays = read_datasets(datasets, asked, options.get("classes"))

@@ -93,7 +93,7 @@ def _check_names(classes: Any) -> list[str]:
     if not names or not all(isinstance(name, str) for name in names):
         raise ValueError(f"classes={classes!r} must be a list of names, one text per class, in the order of the labels")
     if len(set(names)) != len(names):
-        raise ValueError(f"classes={names} names a class twice: give each class a name of its own")
+        raise ValueError(f"classes={names} names a class twice: give each class a different name")
     return names
 
 

@@ -92,7 +92,7 @@ class Schedule:
     deterministic: Annotated[
         bool, "Whether a GPU gives the same bits each time; without it, convolutions may be faster."
     ] = True
-    shift: Annotated[int, Count(0), "Images are moved by up to so many pixels in every step."] = 0
+    shift: Annotated[int, Count(0), "Images are moved by up to this number of pixels in every step."] = 0
     flip: Annotated[float, Range(0, 1), "The probability that an image is mirrored in a step."] = 0.0
 
     average_last: Annotated[

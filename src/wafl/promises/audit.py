@@ -110,7 +110,7 @@ def audit(
     loss: Loss | None = None,
     seed: int = 0,
 ) -> Audit:
-    """Measure how far a site's data are from those of a certificate, label by label, and bound the site's loss.
+    """Measure the distance of a site's data from a certificate's data, label by label, and bound the site's loss.
 
     Whether a label is inside is a test, with false alarms in at most 5% of the sites that are like the federation.
     Check the certificate itself with :func:`wafl.verify` first.

@@ -238,7 +238,7 @@ class Checker:
     def _attack(self, radius: float) -> tuple[str | None, float]:
         """Return a client's number that an attack refutes, if any, and the loss reached on the mixture.
 
-        The mixture is that of the clients whose data are present.
+        The mixture consists of the clients whose data are present.
         """
         if self._parts.attested is not None:
             return None, 0.0

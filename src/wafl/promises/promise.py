@@ -61,7 +61,7 @@ def statement(claim: Mapping[str, Any], facts: Facts, attested: str | None = Non
     kept = {"kept": "" if claim["part"] == "train" else " that were kept for testing"}
     cells = [plain(row["radius"]) if mixture else _who(claim, row) for row in claim["rows"]]
     name = "population" if not mixture else "mixture" if claim["confidence"] is None else "drawn"
-    proven = "It is proven, not tested." if facts.proven else "That it is proven is the word of whoever issued this."
+    proven = "It is proven, not tested." if facts.proven else "That it is proven is the issuer's word."
     if attested is not None:
         name = "attested"
     page = files("wafl.promises").joinpath(f"{name}.md").read_text(encoding="utf-8")
@@ -98,7 +98,7 @@ def _who(claim: Mapping[str, Any], row: Mapping[str, Any]) -> str:
 def _of_population(claim: Mapping[str, Any]) -> dict[str, str]:
     about = "its distribution, from which its examples are drawn,"
     if not claim["own_sampling"]:
-        about = "its examples, about as many as these clients have (for the mean, from its distribution),"
+        about = "its examples, in numbers similar to these clients' (for the mean, from its distribution),"
     other = " unless it says another" if any(row.get("confidence") is not None for row in claim["rows"]) else ""
     whose = f" {missing_line(missing)}." if (missing := claim.get("missing", ())) else ""
     return {"own": about, "radius": plain(claim["rows"][0]["radius"]), "other": other, "missing": whose}

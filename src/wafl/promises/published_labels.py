@@ -34,7 +34,7 @@ FARTHEST = 20.0
 CHUNK = 4096
 SEED = 0
 AGREE = 1e-9
-"""How far numbers computed on another machine may differ, relative to their size or that of the examples."""
+"""The allowed difference of numbers from another machine, relative to their size or the size of the examples."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def differences(labels: Labels, model: Known, ball: Ball, examples: Examples, we
     points = {each.label: torch.tensor(each.points, dtype=torch.float64) for each in labels.labels}
     inputs = math.prod(examples.shape)
     if cells.keys() != points.keys() or any(each.shape[1] != inputs for each in points.values()):
-        return "its labels, or the number of their inputs, are not those of the data"
+        return "its labels, or the number of their inputs, differ from the data"
     now = {each.label: each for each in described(model, ball, examples, weights, labels.gammas, points).labels}
     for then in labels.labels:
         # The size of the examples, not of the points: a far point without examples would excuse any number.

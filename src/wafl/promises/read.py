@@ -67,7 +67,7 @@ def read_promise(data: bytes) -> tuple[Promise, str | None]:
 def _of_another_format(version: object) -> str:
     if version == 1:
         return (
-            "it has format 1, whose files could be forged. Whoever issued it can issue it again, from the same model "
+            "it has format 1, whose files could be forged. Its issuer can issue it again, from the same model "
             "and data: wafl certify RUN, or wafl.certify(run, clients, radii=[...]).save(file)"
         )
     if not isinstance(version, int):
@@ -168,6 +168,6 @@ def _sizes(value: Any, inside: str = "") -> Iterator[str]:
         for name, each in parts:
             yield from _sizes(each, name)
     elif isinstance(value, float) and not abs(value) <= LARGEST_NUMBER:
-        yield f"{inside} is {value:g}, which nobody can compute with"
+        yield f"{inside} is {value:g}, which is too large to compute with"
     elif isinstance(value, int | float) and inside != "points" and math.copysign(1.0, value) < 0:
         yield f"{inside} is {value:g}, and must not be negative"

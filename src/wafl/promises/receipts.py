@@ -278,7 +278,7 @@ def _of_request(request: Request) -> Iterator[str]:
         if key in request.trained:
             yield f"{name} was invited with the key of a client that trained"
     if not request.invited:
-        yield "it invites nobody"
+        yield "it invites no site"
     yield from _of_questions(request.questions)
 
 
@@ -296,7 +296,7 @@ def _of_questions(asked: Asked) -> Iterator[str]:
         yield "its coverage and its confidence must lie between 0 and 1"
     moved = sum(radius > 0 for radius in asked.radii)
     if asked.norm not in ("inf", 1.0, 2.0) or len(asked.gammas or ()) != (moved if asked.about == "example" else 0):
-        yield "its norm or its gammas are not those of its questions"
+        yield "its norm or its gammas differ from its questions"
     if not 1 <= asked.minimum <= MOST_EXAMPLES or not 0 <= asked.liars <= MOST_EXAMPLES:
         yield "its minimum of examples or its number of liars is out of range"
 

@@ -146,7 +146,7 @@ def check(promise: Promise, model: Run | nn.Module | None, data: Federation | No
     claim, names = promise.parts.claim, [client.name for client in promise.parts.claim.clients]
     if data is not None and not set(data.names) & set(names):
         raise ValueError(
-            f"the data are those of {', '.join(data.names[:5])}, and the certificate is about {', '.join(names[:5])}: "
+            f"the data belong to {', '.join(data.names[:5])}, and the certificate is about {', '.join(names[:5])}: "
             "give data of clients that it is about"
         )
     about, proof, unproven = Line("model", "attested", "not checked: give the model"), None, None

@@ -94,7 +94,7 @@ def numbers(
     if data.unit != asked.unit:
         raise ValueError(f"the data are in {data.unit!r}, and the request is about {asked.unit!r}: prepare them alike")
     if data.num_clients != 1:
-        raise ValueError(f"a receipt is about 1 client, and these data have {data.num_clients}: give those of one")
+        raise ValueError(f"a receipt is about 1 client, and these data have {data.num_clients}: give the data of one")
     questions = questions_of(asked)
     about = f"the model {asked.model}, {_read(data, known_loss)}, and the questions {questions.digest}"
     remedy = None if again else "other numbers about the same examples reveal more: pass again=True (--again) for them"

@@ -162,7 +162,7 @@ def by_client(
     caption = f"One point per client, over the quartiles; hover to see which client. One seed.{words}"
     return Section(
         "Client by client",
-        "An average hides who suffers. One model per method: that of its first seed.",
+        "An average hides who suffers. One model per method: the model of its first seed.",
         [Figure(views, caption), table],
     )
 

@@ -73,6 +73,6 @@ def privacies(results: Mapping[str, Any]) -> list[str]:
     methods = results.get("methods", {}).items()
     for label, spent in ((label, row["privacy"]) for label, row in methods if "privacy" in row):
         text = f"{label}: epsilon {spent['epsilon']:.3g} at delta {spent['delta']:g} for the model of one seed"
-        more = f", {spent['epsilon_of_all_seeds']:.3g} for those of all seeds"
+        more = f", {spent['epsilon_of_all_seeds']:.3g} for the models of all seeds"
         texts.append(text + (more if spent["epsilon_of_all_seeds"] > spent["epsilon"] else ""))
     return texts

@@ -73,7 +73,7 @@ def _check(folder: StudyFolder, before: dict[str, int], after: dict[str, int]) -
             )
     if before == after:
         raise ConfigError(
-            f"schedule.rounds changes nothing: every method of {folder.path} has rounds of its own. Change those, "
+            f"schedule.rounds changes nothing: every method of {folder.path} has its own rounds. Change them, "
             f"such as --set methods.{next(iter(after))}.rounds=..."
         )
 

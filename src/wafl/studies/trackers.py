@@ -266,7 +266,7 @@ class WandbTracker(Tracker):
         identity = None if self._key is None else sha256(f"{self._key}/{index}".encode()).hexdigest()[:16]
         if identity in _OPEN:
             _OPEN.pop(identity).finish(exit_code=1)
-        # Many runs share this process, so its output and its machine are not those of any one run.
+        # Many runs share this process, so its output and its machine belong to no single run.
         settings = self._wandb.Settings(console="off", silent=True, x_disable_stats=True)
         opened: Any = self._wandb.init(
             project=self._project,

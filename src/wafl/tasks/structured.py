@@ -211,7 +211,7 @@ def _refuse_batch_statistics(model: nn.Module) -> None:
             )
         if layer.track_running_stats and layer.training and instance:
             raise ValueError(
-                f"{where} keeps statistics of its own while it trains: call its eval() to train with those that it "
+                f"{where} keeps its own statistics while it trains: call its eval() to train with those that it "
                 "has, or leave out track_running_stats"
             )
         if layer.track_running_stats and layer.training and layer.momentum is None:

@@ -28,7 +28,7 @@ from wafl.tasks.modes.statistics import affine_of, followed, layers_with, rest
 from wafl.tasks.rescaling import Ready, make_plain, rescale, rescaled_layers
 from wafl.tasks.structure.sequence import convolution_products
 
-# It is raised for each operation without a rule of its own, and tells the user nothing that he could change.
+# It is raised for each operation without its own rule, and tells the user nothing that he could change.
 torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
 
 Loss = str | OutputLoss | Callable[[Tensor, Tensor], Tensor]

@@ -50,7 +50,7 @@ class Setting:
     workers: Annotated[
         int | None,
         "Threads of a CPU that share the clients of a network that is too large for one batch of them all; by default "
-        "as many as torch may use. Any number gives the same bits.",
+        "torch's number of threads. Any number gives the same bits.",
     ] = None
     callbacks: Annotated[Callbacks, "Called with every round (:mod:`wafl.callbacks`)."] = ()
     checkpoint: Annotated[Checkpoint | None, "Saves the progress, so that the same call resumes after a crash."] = None

@@ -255,7 +255,7 @@ class Trainer:
         rounds, metrics = len(history), dict[str, float]()
 
         # As if training ended with this round, even if it is called later. It must not know the moment, which knows it:
-        # nobody would release what both hold.
+        # what both hold would never be released.
         def make_run() -> Run:
             return self._finish(spec, RunProgress(state, History([*history[:rounds], with_metrics(record, metrics)])))
 

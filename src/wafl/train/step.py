@@ -111,7 +111,7 @@ def step(client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch, *, ov
     velocity = carry.velocity
     if velocity is not None:
         direction = velocity = velocity * local.scalars["momentum"] + direction
-    # A gradient that nobody keeps makes room for the parameters: large models would wait for new memory every step.
+    # A gradient that is not kept makes room for the parameters: large models would wait for new memory every step.
     room = direction if same and velocity is None and not carried else None
     if over and batch.live is None and client.task.num_statistics == 0 and not carried:
         room = carry.params

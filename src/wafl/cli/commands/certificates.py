@@ -119,7 +119,7 @@ def prediction_sets(
 
 
 UNSIGNED = (
-    "No key was given: whoever changes the file can change its numbers with it, and a digest only detects accidents. "
+    "No key was given: an attacker who changes the file can change its digests, too, so they only detect accidents. "
     "Give --key, a public key that you have from the issuer."
 )
 UNSIGNED_REQUEST = (

@@ -86,4 +86,4 @@ def methods(name: Annotated[str | None, Argument(metavar="[METHOD]")] = None) ->
             f"[bold]{method.name}[/]: {escape(method.summary)}\n\nmoves: {method.moves}\nclients send: {method.sends}\n"
             f"use it: {escape(method.use)}\npaper: {escape(method.paper)}"
         )
-        console.print(table if method.options else "\nIt has no options of its own.")
+        console.print(table if method.options else "\nIt has no further options.")

@@ -28,7 +28,7 @@ def app(
     from wafl.config.read import read_experiment
 
     with one_line_errors():
-        from wafl.flower.ops.app import trial_experiment, write_app  # says so if Flower is missing
+        from wafl.flower.ops.app import trial_experiment, write_app  # an error names the remedy if Flower is missing
 
         if experiment is not None:
             described, source = read_experiment(experiment, changes or []), experiment.parent

@@ -98,7 +98,7 @@ class Reading:
             raise ValueError(f"names={self.names!r} is one text: give a list with one name per client")
         given = tuple(str(name) for name in self.names)
         if len(given) != count or len(set(given)) != count:
-            raise ValueError(f"{len(given)} client names for {count} clients: give each client one name of its own")
+            raise ValueError(f"{len(given)} client names for {count} clients: give each client a different name")
         return given
 
 
@@ -247,7 +247,7 @@ class _Agreement:
         with_tests = len(arrays) == 4
         if self.with_tests not in (None, with_tests):
             raise ValueError(
-                f"client {client} has {'' if with_tests else 'no '}test data of its own, unlike client 0: "
+                f"client {client} has {'' if with_tests else 'no '}own test data, unlike client 0: "
                 "give (x_train, y_train, x_test, y_test) to all clients or to none"
             )
         self.with_tests = with_tests

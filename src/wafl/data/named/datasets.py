@@ -205,7 +205,7 @@ class Dataset:
         if self.max_value is None and skew:
             raise ValueError(f"{self.name} has no pixels, which shifts need: leave skew out")
         if len(self.y_test) == 0 and split == "standard":
-            raise ValueError(f"{self.name} has no test examples of its own: use split='per_client'")
+            raise ValueError(f"{self.name} has no separate test examples: use split='per_client'")
 
     def _groups(self, num_clients: int | None) -> tuple[list[Tensor], list[str]]:
         if self.group_train is None or self.group_test is None:

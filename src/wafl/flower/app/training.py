@@ -245,7 +245,7 @@ def _examples(batch: Any, like: Tensor) -> tuple[Tensor, Tensor]:
     if x.ndim == 0 or y.ndim == 0 or len(x) != len(y) or len(x) == 0:
         raise ValueError(
             f"a batch has inputs of shape {tuple(x.shape)} and labels of shape {tuple(y.shape)}: "
-            "the loader must give as many labels as inputs, and at least one"
+            "the loader must give one label per input, and at least one input"
         )
     if not bool(torch.isfinite(x).all()):
         raise ValueError("a batch holds NaN or infinity: clean the data, or fill in missing values")

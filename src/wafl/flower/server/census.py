@@ -352,4 +352,4 @@ def _check_kind(hello: Hello, agreed: tuple[Any, ...]) -> None:
     """Raise if a node's examples are not of the agreed kind."""
     for name, value, common in zip(("shape", "unit", "bounds", "classification"), hello.kind, agreed, strict=True):
         if value != common:
-            raise WireError(f"its examples have {name} {value}, those of other nodes {common}: all nodes must agree")
+            raise WireError(f"its examples have {name} {value}, examples of other nodes {common}: all nodes must agree")

@@ -91,7 +91,7 @@ def _replaced(layer: nn.Module) -> str | None:
     if has_unusual_values(layer):
         return "has weights of a subclass of torch.Tensor"
     if kind.__call__ is not nn.Module.__call__:
-        return "has a call of its own"
+        return "has its own call"
     for name, value in vars(layer).items():
         weight = name in ("weight", "bias") and (isinstance(value, Tensor) or name in parameters)
         if weight or (callable(value) and hasattr(kind, name)):

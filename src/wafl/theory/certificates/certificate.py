@@ -379,7 +379,7 @@ class Certificates:
             sizes = f"{larger} larger"
             if smaller != "0.0%":
                 sizes = f"{smaller} smaller{f' or {sizes}' if larger != '0.0%' else ''}; both are proven"
-            own = "" if self.confidence is None else " and with gammas and bets of its own"
+            own = "" if self.confidence is None else " and with its own gammas and bets"
             lines.append(
                 f"published is what the file states: the checker proves it by itself, with simpler proofs{own}, so it "
                 f"is up to {sizes}"

@@ -39,7 +39,7 @@ TERMS = 128
 """The number of roundings, not counting means and the model."""
 CLAIMED = 1e-6
 """How much a loss must exceed a bound that rests on a claim to refute the claim, relative to the bound or to 1."""
-CURVATURE = "curvature= says so"
+CURVATURE = "curvature= declares it"
 """Why a bound on the curvature is attested if it is an argument and does not follow from a loss's traits."""
 NOTICED = 1e-9
 """Losses below this value never raise an error for rounding, even if rounding dominates them."""

@@ -59,7 +59,7 @@ class SearchedSurrogate(Objective):
 
     For a linear model with cross-entropy or squared error (``LinearPhi``): if ``proven`` is 1, a bound from above, at
     most ``tolerance`` too high (in l_inf, ``in_the_mean`` over a client's examples), unless the search would become too
-    long. Otherwise, the value that an ascent reaches. The cost is that of the ascent's moves. For a network with known
+    long. Otherwise, the value that an ascent reaches. The cost belongs to the ascent's moves. For a network with known
     layers: a bound from above, along the distance (:mod:`wafl.theory.networks.margins`), and the cost of that distance.
     """
 

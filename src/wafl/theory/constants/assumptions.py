@@ -298,7 +298,7 @@ def data_free_constants(task: Task, params: Tensor, input_dim: int, norm: float)
         if bound is None or not (task.loss.logistic or isinstance(task.loss, MarginLoss)):
             return {}
         # The slopes in the outputs are p - e_y, of norm at most sqrt(2).
-        return {"L_z": Constant(math.sqrt(2.0) * bound * stretch, "attested", "the model says so")}
+        return {"L_z": Constant(math.sqrt(2.0) * bound * stretch, "attested", "declared by the model")}
     known = {"L_z": Constant(layered.slope * stretch, "bound", "by layers, at these parameters")}
     if math.isfinite(layered.bend):
         known["L_zz"] = Constant(layered.bend * stretch**2, "bound", "by layers, at these parameters")

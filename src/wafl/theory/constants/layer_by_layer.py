@@ -1,9 +1,9 @@
 """Compute upper bounds for a network, layer by layer.
 
 Two numbers are tracked through the network: ``slope``, the Lipschitz constant of a layer's outputs in the input, and
-``bend``, that of their Jacobian. A linear layer multiplies both by its norm. An activation ``a`` with ``|a'| <= s`` and
-``|a''| <= t`` turns them into ``s slope`` and ``t slope^2 + s bend`` (chain rule: ``J = diag(a') J_inner``). A kink, as
-in ReLU or max pooling, makes the gradient jump: the slope is still bounded, but there is no bend.
+``bend``, the constant of their Jacobian. Linear layers multiply both by their norm. An activation ``a`` with ``|a'| <=
+s`` and ``|a''| <= t`` turns them into ``s slope`` and ``t slope^2 + s bend`` (chain rule: ``J = diag(a') J_inner``). A
+kink, as in ReLU or max pooling, makes the gradient jump: the slope is still bounded, but there is no bend.
 
 The last layer is combined with the loss, whose slope and curvature as a function of that layer's input are known
 (:meth:`wafl.OutputLoss.slopes` and ``curvature``). For the cross-entropy they are the largest

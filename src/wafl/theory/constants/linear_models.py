@@ -17,7 +17,7 @@ Constants hold at the given parameters or, for ``params_radius=C``, over the bal
   under p, whose range is at most ``sqrt(2)``, so it is at most 1/2. This gives ``R^2 / 2``, attained for two classes at
   ``theta = 0``.
 - ``L_theta_z``: along v the gradient in theta changes by ``(S W v) x~^T + (p - e_y) (v, 0)^T``. The norm of the first
-  term is at most ``||S^(1/2)|| ||S^(1/2) W v|| R <= sqrt(1/2) sqrt(L_zz) R``, and that of the second at most
+  term is at most ``||S^(1/2)|| ||S^(1/2) W v|| R <= sqrt(1/2) sqrt(L_zz) R``, and the norm of the second is at most
   ``sqrt(2) q``; ``L_theta_z`` is their sum.
 - the largest loss is ``log(1 + (k - 1) e^g)``; changing a label can add g.
 

@@ -105,8 +105,8 @@ class SShaped(Activation):
         """Return a point between 0 and the point of the steepest secant from the center.
 
         From a center above 0, secants are steepest to the point below 0 where they are tangents. The returned point
-        lies between that point and 0, where the slope is at least that of any secant. As the function is odd, a center
-        below 0 is mirrored.
+        lies between that point and 0, where the slope is at least as large as any secant's. As the function is odd, a
+        center below 0 is mirrored.
         """
         center = center.abs()
         left, right = -center, torch.zeros_like(center)

@@ -122,7 +122,7 @@ def round_progress(
     """Bound the mean gap ``F - min F`` over the local steps of one round, for convex F_i and all clients (lemma C.2).
 
     ``(before^2 - after^2) / (2 eta K) + eta Lambda sigma^2 / 2 + L drift / 2`` for ``eta <= 1 / L``. The paper has
-    ``2 eta Lambda sigma^2 + L drift`` for the last two, and ``eta <= 1 / (3 L)``. The proof is that of the rate
+    ``2 eta Lambda sigma^2 + L drift`` for the last two, and ``eta <= 1 / (3 L)``. It is proven like the rate
     (docs/proofs.md).
 
     Args:

@@ -39,7 +39,7 @@ MOST_PARTS = {2.0: 256, math.inf: 2304}
 EASY = 0.9
 """The share of the tolerance that an easy example, one of few parts, may use up."""
 EASY_PARTS = {2.0: 32, math.inf: 768}
-"""The number of parts of an easy example, by norm; an example of twice as many may use up twice as much."""
+"""The number of parts of an easy example, by norm; an example with twice this number may use twice the work."""
 MEMORY = 1 << 26
 """The maximum number of numbers in all parts together."""
 CACHED = 1 << 19

@@ -30,7 +30,7 @@ CLOSE = 1e-9
 def at_once(numbers: int, device: torch.device) -> int:
     """Return how many numbers to search together: this many on a CPU, and all that fit in memory on a GPU.
 
-    On a GPU, a few numbers take as long as many.
+    On a GPU, a search for few numbers takes the same time.
     """
     return numbers if device.type == "cpu" else free_bytes(device) // (8 * COPIES)
 

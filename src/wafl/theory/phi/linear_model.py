@@ -102,7 +102,7 @@ def corners(weight: Tensor) -> tuple[Tensor, float] | None:
     Each corner and its opposite share one point. None if there are too many, as with more than three outputs. Of the
     ``2^D`` corners s of the box ``||s||_inf <= 1`` only few end at corners of the zonotope ``{W s}``: in the plane 2 D,
     one after another as a direction turns and one column of W after the other changes its sign. In space every corner
-    is the end of an edge that is parallel to some column, and along that column the corners look like those of a
+    is the end of an edge that is parallel to some column, and along that column the corners look like the corners of a
     plane: D turns.
 
     >>> points, _ = corners(torch.tensor([[1.0, 0.0], [0.0, 2.0]], dtype=torch.float64))

@@ -42,7 +42,7 @@ class Population:
 
     @property
     def width(self) -> float:
-        """How far all clients' distribution function may lie below that of these, except with probability ``delta``."""
+        """The excess of these clients' distribution function over all clients', except with probability ``delta``."""
         from scipy.stats import ksone
 
         return float(ksone.isf(self.delta, len(self.values)))

@@ -200,7 +200,7 @@ class Checkpoint(Callback):
         Until then, SIGTERM and SIGHUP save the progress and end the process, and a second Ctrl-C waits for the first.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        busy = f"{self.folder} is in use by another training: give this one a folder of its own, or stop the other"
+        busy = f"{self.folder} is in use by another training: give this one another folder, or stop the other"
         self._lock.enter_context(lock(self.folder / ".lock", 0, CheckpointError(busy)))
         remove_temporary(self.folder)
         self._signals.__enter__()

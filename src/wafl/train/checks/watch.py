@@ -148,7 +148,7 @@ class Watch:
         times = f", {float(lengths[longest]) / median:.3g} times the median" if median > 0 else ""
         highest = int(replies.loss.argmax())
         return (
-            f"The longest update is that of {names[replies.clients[longest]]}{times}, and the highest loss that of "
+            f"The longest update came from {names[replies.clients[longest]]}{times}, and the highest loss from "
             f"{names[replies.clients[highest]]}, {float(replies.loss[highest]):.3g}"
         )
 
@@ -185,7 +185,7 @@ class Watch:
             first.append(gamma)
         elif gamma > max(first) * MOST_STRAYED:
             self._warn_once(
-                f"round {round}: gamma={gamma:.3g} is far above that of the first rounds, {min(first):.3g} to "
+                f"round {round}: gamma={gamma:.3g} is far above gamma in the first rounds, {min(first):.3g} to "
                 f"{max(first):.3g}: if clients may lie about their transport costs, set tolerance.clip or caps.cost",
                 RadiusWarning,
             )

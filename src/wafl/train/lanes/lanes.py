@@ -228,8 +228,8 @@ def in_pieces(client: ClientTask, lanes: LaneInput, step: Eager, most: int, work
     """Split lanes into pieces of at most ``most``; lanes with the same batches stay together.
 
     A network that is captured, or that is computed one lane after another, gets smaller pieces if it is large: its
-    copies of parameters and gradients are most of what a training needs. When it is captured, pieces are even, if so
-    many lanes can be split evenly.
+    copies of parameters and gradients are most of what a training needs. When it is captured, pieces are even, if the
+    lanes can be split evenly.
     """
     count, size = lanes.params.shape
     if step.reuses and client.task.in_streams:

@@ -57,7 +57,7 @@ class Tolerance:
     diverged: Annotated[
         float,
         Range(1, hint=": it is a multiple of the first round's loss", low_open=True, infinite=True),
-        "Training stops when the mean loss of three rounds is more than this many times that of the first round; by "
+        "Training stops when the mean loss of three rounds is more than this many times the first round's loss; by "
         "default it goes on, with a warning.",
     ] = math.inf
 

@@ -47,7 +47,7 @@ class Caps:
         Range(0, 1, ": it is a share of all weights", low_open=True, word=DOUBLE),
         'The largest weight of a client, or of all clients of one node: "double" is twice an equal share, which is the '
         "default on other machines; 1, the default elsewhere, caps none, and weights of your own are not capped. The "
-        "update of whoever counts for more than an equal share is shortened earlier, in proportion (tolerance.clip).",
+        "update of a client with more than an equal share is shortened earlier, in proportion (tolerance.clip).",
     ] = None
     sizes: Annotated[
         Mapping[str, int] | None,
