@@ -30,6 +30,7 @@ TOOLS = {
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     words = sys.argv[1:] if argv is None else list(argv)
     if not words or words[0] in ("-h", "--help"):
         print(__doc__, *_lines(), sep="\n")

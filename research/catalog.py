@@ -8,7 +8,7 @@ REPRODUCE = "research.reproduction.command"
 
 
 def _figure(name: str, title: str, shown_on: str, file: str | None = None) -> Experiment:
-    """One figure or table that ``reproduce`` makes."""
+    """Return the experiment of one figure or table that ``reproduce`` makes."""
     page = f"docs/reproduction/{shown_on}.md"
     return Experiment(name, title, REPRODUCE, page, f"{file or name}.toml", (name,))
 

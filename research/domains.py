@@ -29,14 +29,14 @@ TASKS = {
 }
 """The two sources and the target of each task, by the name of the function that makes its clients."""
 WHOLE = "_whole"
-"""The end of the names of the tasks with all examples, standardized."""
+"""The suffix of the tasks with all examples, standardized."""
 TURNED = "turned_digits"
 ANGLES = (0.0, 25.0, 50.0)
-"""In degrees, of the digits that stand in for the three domains: two sources, and a target that is turned further."""
+"""The angles, in degrees, of the digits that replace the three domains: two sources, and a target turned further."""
 
 
 def clients_of(name: str) -> Federation:
-    """The clients of a task, by the name of the function that makes them."""
+    """Return the clients of a task, by the name of the function that makes them."""
     return task(name).clients
 
 
@@ -46,17 +46,17 @@ to_usps_whole, to_svhn_whole, to_mnist_whole = (partial(clients_of, name + WHOLE
 
 
 def target_of(source: str | None) -> Federation | None:
-    """The target that belongs to clients; None if they are tested on their own data."""
+    """Return the target of these clients, or None if they are tested on their own data."""
     return None if source is None else task(source.rpartition(":")[2]).target
 
 
 def data_sets(source: str) -> list[str]:
-    """The data sets that clients and target are made of."""
+    """Return the data sets of clients and target."""
     return list(TASKS.get(source.rpartition(":")[2].removesuffix(WHOLE), ("digits",)))
 
 
 def missing(names: Iterable[str], folder: Path) -> str | None:
-    """The first of these data sets that is not in the data folder; nothing is downloaded."""
+    """Return the first of these data sets that is not in the data folder; nothing is downloaded."""
     for name in names:
         here = NATURAL[name].find(folder) if name in NATURAL else name == "digits" or locate(name, folder)
         if not here:
@@ -66,7 +66,7 @@ def missing(names: Iterable[str], folder: Path) -> str | None:
 
 @cache
 def task(name: str) -> Domains:
-    """The clients and the target of a task; turned digits are parts of the digits, each with its own angle."""
+    """Return the clients and the target of a task; turned digits are parts of the digits, each with its own angle."""
     if name != TURNED:
         *sources, target = TASKS[name.removesuffix(WHOLE)]
         if name.endswith(WHOLE):
@@ -78,7 +78,7 @@ def task(name: str) -> Domains:
 
 
 def statistics(experiment: Experiment) -> list[dict[str, float | int | str]]:
-    """The numbers of the paper's tables 2 and 3 about data: clients or domains, examples, labels and sizes."""
+    """Return the numbers of the paper's tables 2 and 3 about data: clients or domains, examples, labels and sizes."""
     if experiment.data.source is not None:
         return _of_domains(experiment.data.source.rpartition(":")[2])
     clients = make_clients(experiment.data)
@@ -100,7 +100,7 @@ def statistics(experiment: Experiment) -> list[dict[str, float | int | str]]:
 
 
 def _of_domains(name: str) -> list[dict[str, float | int | str]]:
-    """Sizes of the whole data sets of a task, and how far they are apart in W_2^2, by 300 images each."""
+    """Return the sizes of a task's whole data sets, and their distances in W_2^2, from 300 images each."""
     task_data, names = task(name), TASKS.get(name, [f"{angle:g}" for angle in ANGLES])
     images = [x for x, _ in map(task_data.clients.train.of, (0, 1))] + [task_data.target.train.of(0)[0]]
     rows: list[dict[str, float | int | str]] = []

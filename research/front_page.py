@@ -38,7 +38,7 @@ NUMBERS = ROOT / "docs" / "evidence" / f"{NAME}.json"
 DATA, NORM = "cifar10", "inf"
 SHOWN = ("WAFL", "FedPGM", "FedAvg")
 LABELS = {"WAFL": (53.2, 28.9), "FedPGM": (45.6, 30.0), "FedAvg": (46.8, 12.9)}
-"""Where the names of the lines are, in points of clean and attacked accuracy."""
+"""The positions of the names of the lines, in points of clean and attacked accuracy."""
 COLUMNS = 96
 
 
@@ -56,6 +56,7 @@ class Frontier:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=60, help="rounds of the models in the terminal")
     parser.add_argument("--folder", type=Path, default=ROOT / "docs" / "images", help="where to write both files")
@@ -84,6 +85,7 @@ def mean_under_pgd(rows: list[dict[str, Any]], model: dict[str, Any]) -> Point:
 
 
 def accuracies(row: dict[str, Any]) -> Point:
+    """Return the clean and the attacked accuracy of a row."""
     return row["accuracy"]["clean"], row["accuracy"][NORM]
 
 
@@ -130,7 +132,7 @@ def figure_of(numbers: dict[str, Any]) -> Any:
 
 
 def band(axes: Any, ours: list[Point], theirs: list[Point]) -> None:
-    """Shade what lies between two frontiers, over the clean accuracies that both have."""
+    """Shade the area between two frontiers, over their common clean accuracies."""
     import numpy as np
 
     shared = hulls.common(ours, theirs)
@@ -147,7 +149,7 @@ def save(figure: Any, path: Path) -> None:
 
 
 def terminal(rounds: int, path: Path) -> None:
-    """Write what a terminal shows of `wafl run`."""
+    """Write the picture of `wafl run` in a terminal."""
     from wafl.cli.main import app
 
     os.environ["COLUMNS"] = str(COLUMNS)

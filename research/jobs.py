@@ -89,7 +89,10 @@ def add_options(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def kept(given: argparse.Namespace, stamp: Mapping[str, str]) -> Kept:
-    """Return what these options ask for; with ``--smallest``, nothing is read from the working folder or left there."""
+    """Return the store for these options.
+
+    With ``--smallest``, nothing is read from the working folder or left there.
+    """
     processes = 0 if given.done else given.processes
     return Kept(None if given.smallest else given.work, stamp, processes)
 

@@ -8,13 +8,13 @@ from research.statistics import Mean
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def signed(mean: Mean) -> str:
-    """A difference with its interval, in bold if that leaves out 0.
+    """Format a difference with its interval, in bold if the interval excludes 0.
 
     >>> signed(Mean(1.5, 0.5, 5)), signed(Mean(-0.2, 0.5, 5))
     ('**+1.5 ± 0.5**', '-0.2 ± 0.5')
@@ -31,5 +31,5 @@ def first_shown(text: str) -> str:
 
 
 def folded(title: str, text: str) -> str:
-    """A text that is shown when its title is clicked."""
+    """Return a text that is shown when its title is clicked."""
     return f'<details markdown="1"><summary>{title}</summary>\n\n{text}\n\n</details>'

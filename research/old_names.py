@@ -28,7 +28,7 @@ COMMANDS = {
     "wafl leaderboard": "python -m research leaderboard",
     "wafl bench": "python -m benchmarks.contest",
 }
-"""How recorded commands begin; the first that fits is replaced."""
+"""The beginnings of recorded commands; the first that matches is replaced."""
 FIGURES = {Path(each.file or "").stem: each.name for each in PAPER}
 """The names of the paper's figures and tables in commands."""
 

@@ -18,6 +18,7 @@ DOCS = ROOT / "docs"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="change nothing; fail if a page differs from its numbers")
     given = parser.parse_args(argv)
@@ -43,7 +44,7 @@ def pages() -> dict[str, str]:
 
 
 def filled(page: str, tables: Mapping[str, str]) -> str:
-    """A page with the tables between ``<!-- table NAME -->`` and ``<!-- end -->`` made again."""
+    """Return a page with new tables between ``<!-- table NAME -->`` and ``<!-- end -->``."""
 
     def fill(match: re.Match[str]) -> str:
         name = match[1]

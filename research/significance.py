@@ -10,7 +10,7 @@ from research.statistics import Mean
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """P-values adjusted for their number, by Holm's procedure.
+    """Return p-values adjusted for their number, by Holm's procedure.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
@@ -23,7 +23,7 @@ def holm(values: Sequence[float]) -> list[float]:
 
 
 def resampled(differences: Sequence[float], ratio: float) -> tuple[Mean, float]:
-    """The mean of differences in splits that overlap, with its interval, and the p-value of there being none.
+    """Return the mean of differences in overlapping splits, with its interval, and the p-value of no difference.
 
     The corrected t-test of Nadeau and Bengio, "Inference for the generalization error", Machine Learning 2003; the
     ratio is the number of tested clients over the number of training clients.

@@ -21,7 +21,7 @@ class Mean:
 
 
 def mean_of(values: Sequence[float]) -> Mean:
-    """The mean of values, with its interval.
+    """Return the mean of values, with its interval.
 
     >>> str(mean_of([1.0, 2.0, 3.0]))
     '2.0 ± 2.5'
@@ -30,7 +30,7 @@ def mean_of(values: Sequence[float]) -> Mean:
 
 
 def diverged(numbers: Mapping[str, Any]) -> dict[str, str]:
-    """Why runs diverged, by their label, which also says how many of its seeds diverged if not all did."""
+    """Return the reasons why runs diverged, by their label, with the number of diverged seeds if not all did."""
     rows = [row for row in numbers["rows"] if "label" in row]
     reasons: dict[str, dict[int, str]] = {}
     for row in rows:

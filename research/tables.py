@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Table:
-    """The page it stands on, how its first line begins, and the command that makes it."""
+    """The page of a table, the beginning of its first line, and the command that makes it."""
 
     page: str
     begins: str
@@ -121,6 +121,7 @@ TABLES = [
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = options.make_parser(__doc__)
     parser.add_argument("--list", action="store_true", help="say where the tables are and what makes them, run nothing")
     parser.add_argument("--page", help="only the tables of this page")
@@ -141,6 +142,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def line_of(table: Table) -> int:
+    """Return the line of a table on its page."""
     for number, line in enumerate((ROOT / table.page).read_text().splitlines(), start=1):
         if line.startswith(table.begins):
             return number

@@ -26,6 +26,7 @@ TRIALS = 16
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = options.make_parser(__doc__)
     parser.add_argument("--partitions", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=300)
@@ -41,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def grids() -> dict[str, dict[str, list[Any]]]:
-    """By method: its size, or two numbers, with ``TRIALS`` combinations from almost nothing to too much.
+    """Return, by method, its size, or two numbers, with ``TRIALS`` combinations from almost nothing to too much.
 
     FedAvg, AFL, and DRFA have no ball, so their size is the weight decay.
     """
@@ -58,12 +59,12 @@ def grids() -> dict[str, dict[str, list[Any]]]:
 
 
 def spaced(low: float, high: float, count: int) -> list[float]:
-    """``count`` numbers from ``low`` to ``high``, evenly in the logarithm, with two digits."""
+    """Return ``count`` numbers from ``low`` to ``high``, uniform in the logarithm, with two digits."""
     return [float(f"{low * (high / low) ** (index / (count - 1)):.2g}") for index in range(count)]
 
 
 def judged(name: str, grid: dict[str, list[Any]], seed: int, rounds: int, smallest: bool) -> dict[str, float]:
-    """The value of every trial of a method on one partition, by its setting in words."""
+    """Return the value of every trial of a method on one partition, by its setting in words."""
     plan = make_plan(demo_experiment(methods=[name], rounds=rounds, seeds=[seed]))
     clients, entry = repartitioned(seed), plan.entries[0]
     assert plan.attack is not None
@@ -80,7 +81,7 @@ def judged(name: str, grid: dict[str, list[Any]], seed: int, rounds: int, smalle
 
 
 def repartitioned(seed: int) -> wafl.Federation:
-    """The demo's training examples, spread over the same number of clients by another seed."""
+    """Return the demo's training examples, divided among the same number of clients by another seed."""
     demo = make_plan(demo_experiment(methods=["FedAvg"])).federation
     assert demo is not None
     data, train = wafl.load_dataset("digits"), demo.train

@@ -22,4 +22,4 @@ def test_other_words_and_quotations_are_not_found() -> None:
 def test_a_planted_phrase_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(phrases, "found", lambda text: iter([(7, "that of")] if text.startswith("# WAFL") else []))
     assert phrases.main() == 1
-    assert capsys.readouterr().out == "README.md:7: 'that of' hides a noun: repeat it, or name the person\n"
+    assert capsys.readouterr().out.startswith("README.md:7: 'that of' hides a noun: repeat it, or name the person\n")

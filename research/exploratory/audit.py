@@ -31,6 +31,7 @@ DRAWN = 40
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = options.make_parser(__doc__)
     parser.add_argument(
         "--data", nargs="+", choices=list(NATURAL), default=["hospitals", "peterson-barney", "smartwatch"]
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def show(name: str, folder: Path | None, rounds: int, points: int, draws: int) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     started = time.process_time()
     clients = wafl.load_dataset(name, folder).partition(by_group=True)
     seen, unseen = clients.hold_out(0.4)
@@ -72,14 +73,14 @@ def show(name: str, folder: Path | None, rounds: int, points: int, draws: int) -
 
 
 def drawn(seen: wafl.Federation, draw: int) -> wafl.Federation:
-    """A site of some of the federation's own training examples."""
+    """Return a site with some of the federation's own training examples."""
     rows = torch.randperm(len(seen.train.y), generator=torch.Generator().manual_seed(draw))[:DRAWN]
     pair = seen.train.rows(rows, torch.float32), seen.train.y[rows]
     return wafl.Federation.from_arrays([pair], test_fraction=0.0, num_classes=seen.num_classes)
 
 
 def inside(sites: Sequence[Audit]) -> str:
-    """How many labels are inside, of those that have enough examples to tell."""
+    """Return how many labels are inside, of the labels with enough examples."""
     known = [each.inside for site in sites for each in site.labels if each.inside is not None]
     return f"{sum(known)} of {len(known)}"
 

@@ -46,6 +46,7 @@ NUMBERS = {"accuracy": "unseen", "worst": "worst tenth"}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = options.make_parser(__doc__)
     parser.add_argument("--data", nargs="+", choices=list(RATES), default=list(RATES))
     parser.add_argument("--seeds", type=int, default=5)
@@ -72,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def find_tables(folder: Path | None) -> None:
-    """Look for data sets in this folder; tables that --export wrote need none of the packages they came in."""
+    """Look for data sets in this folder; tables that --export wrote need none of their packages."""
     if folder is None:
         return
     os.environ["WAFL_DATA"] = str(folder)
@@ -87,6 +88,7 @@ def _read(path: Path) -> Table:
 
 
 def export(names: Sequence[str], folder: Path) -> None:
+    """Write the tables of natural data sets to a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         if name in NATURAL:
@@ -95,7 +97,7 @@ def export(names: Sequence[str], folder: Path) -> None:
 
 
 def measure(name: str, seed: int, rounds: int, grid: Sequence[float], tables: Path | None) -> dict[str, Any]:
-    """One seed of one data set: what every radius of the grid, gamma 0.5 and the chosen radius give."""
+    """Return one seed's results on one data set: every radius of the grid, gamma 0.5 and the chosen radius."""
     torch.set_num_threads(1)
     find_tables(tables)
     warnings.simplefilter("ignore", TrainingWarning)
@@ -131,6 +133,7 @@ def measure(name: str, seed: int, rounds: int, grid: Sequence[float], tables: Pa
 
 
 def show(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+    """Print the table."""
     table = Printed(
         "data", "on", "best of the grid", "auto", "regret", "best each time", "over gamma 0.5", "cost, runs"
     )
@@ -159,7 +162,7 @@ def show(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
 
 
 def interval(values: Sequence[float]) -> str:
-    """The mean and its 95% interval."""
+    """Format the mean and its 95% interval."""
     if len(values) < 2:
         return f"{fmean(values):.1f}"
     half = float(stats.t.ppf(0.975, len(values) - 1)) * float(np.std(values, ddof=1)) / len(values) ** 0.5

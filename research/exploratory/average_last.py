@@ -35,10 +35,11 @@ from wafl.tuning.judging import Goal, hold_out
 
 CHOSEN = str(Path(__file__).parents[1] / "docs" / "reproduction" / "fig-attacked-share-{}-fair.json")
 FASTER = (1.0, 3.0)
-"""By how much the learning rate that was chosen is multiplied: a mean bears more noise than a last model."""
+"""The factors of the chosen learning rate: a mean tolerates more noise than a last model."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = options.make_parser(__doc__)
     parser.add_argument("--data", nargs="*", choices=EXPERIMENTS, default=[*EXPERIMENTS])
     parser.add_argument("--methods", nargs="*", help="their names; by default all")
@@ -73,12 +74,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def last_of(run: wafl.Run) -> wafl.Run:
-    """The run as if it had not averaged."""
+    """Return the run without averaging."""
     return replace(run, params=run.last_params, module=with_params(run.module, run.last_params), last=None)
 
 
 def judged(goal: Goal, run: wafl.Run) -> float:
-    """The goal's percentage; a model that diverged has learned nothing, and has 0."""
+    """Return the goal's percentage; a model that diverged has 0."""
     try:
         return 100 * goal.value(run)
     except ValueError:  # outputs that are no numbers are refused
@@ -86,6 +87,7 @@ def judged(goal: Goal, run: wafl.Run) -> float:
 
 
 def shown(pairs: Sequence[tuple[float, float]]) -> list[str]:
+    """Return the cells of a row: both means, and the gain."""
     gains = [averaged - last for last, averaged in pairs]
     spread = f" ± {stdev(gains):.1f}" if len(gains) > 1 else ""
     return [*(f"{fmean(column):.1f}" for column in zip(*pairs, strict=True)), f"{fmean(gains):+.1f}{spread}"]
@@ -97,7 +99,7 @@ def demo(rounds: int | None) -> Experiment:
 
 
 def mnist(rounds: int | None) -> Experiment:
-    """The fair protocol of ``experiments/fig-attacked-share.toml``, with what its trials chose."""
+    """Return the fair protocol of ``experiments/fig-attacked-share.toml``, with the settings that its trials chose."""
     chosen = chosen_for("mnist")
     common = {"cohort": 10, "local_steps": 5, "batch_size": 64}
     every = {"cohort": 100, "local_steps": 1, "batch_size": 64, "rounds": 100, "client_weights": "uniform"}
@@ -122,7 +124,7 @@ def mnist(rounds: int | None) -> Experiment:
 
 
 def cifar10(rounds: int | None) -> Experiment:
-    """The same with the convolutional network: a GPU's work."""
+    """Return the same with the convolutional network, which needs a GPU."""
     chosen = chosen_for("cifar10")
     common = {"cohort": 10, "local_steps": 10, "batch_size": 64}
     methods: list[dict[str, Any]] = [
@@ -152,10 +154,12 @@ def cifar10(rounds: int | None) -> Experiment:
 
 
 def chosen_for(data: str) -> dict[str, dict[str, Any]]:
+    """Return the chosen setting of each method."""
     return {name: each["setting"] for name, each in json.loads(Path(CHOSEN.format(data)).read_text())["chosen"].items()}
 
 
 def shortened(methods: list[dict[str, Any]], rounds: int | None) -> list[dict[str, Any]]:
+    """Return the methods with this number of rounds, if it is given."""
     return methods if rounds is None else [{**method, "rounds": rounds} for method in methods]
 
 

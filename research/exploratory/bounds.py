@@ -51,6 +51,7 @@ Row = tuple[str, Bound, Sequence[float]]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = options.make_parser(__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--largest", type=int, default=10**6, help="the most examples per client")
@@ -83,12 +84,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def sizes_up_to(largest: int) -> list[int]:
-    """How many examples each client has: 100, 1000, ..."""
+    """Return the numbers of examples per client: 100, 1000, ..."""
     return [number for number in (10**2, 10**3, 10**4, 10**5, 10**6) if number <= largest]
 
 
 def population(dimension: int) -> list[Population]:
-    """The clients' true distributions, as finite populations."""
+    """Return the clients' true distributions, as finite populations."""
     centers = np.zeros((3, dimension))
     centers[:, :2] = (0.3, 0.1), (0.1, 0.4), (0.4, -0.2)
     clusters = [Cluster(tuple(c), share=s) for c, s in zip(centers, (0.5, 0.4, 0.7), strict=True)]
@@ -98,7 +99,7 @@ def population(dimension: int) -> list[Population]:
 
 
 def draw(clients: list[Population], number: int, rng: np.random.Generator) -> Population:
-    """The mixture of a sample of ``number`` examples of each client."""
+    """Return the mixture of a sample of ``number`` examples of each client."""
     parts = []
     for client in clients:
         count = rng.multinomial(number, client.mass / client.mass.sum())
@@ -108,7 +109,7 @@ def draw(clients: list[Population], number: int, rng: np.random.Generator) -> Po
 
 
 def moved(truth: Population, v: Array, rng: np.random.Generator) -> Iterator[Population]:
-    """Distributions at ``RADIUS`` from the truth: uphill and downhill for v, two shifts, and noise."""
+    """Yield distributions at ``RADIUS`` from the truth: uphill and downhill for v, two shifts, and noise."""
     uphill = -truth.sign[:, None] * v[:-1] / max(float(np.linalg.norm(v[:-1])), 1e-12)
     noise = rng.normal(size=truth.x.shape)
     for move in (uphill, -uphill, *(np.broadcast_to(row, noise.shape) for row in noise[:2]), noise):
@@ -116,7 +117,7 @@ def moved(truth: Population, v: Array, rng: np.random.Generator) -> Iterator[Pop
 
 
 def excess_risks(dimension: int, seeds: int, largest: int) -> Iterator[Row]:
-    """Lemma 4.2, theorem 4.4 and corollary 4.5."""
+    """Measure lemma 4.2, theorem 4.4 and corollary 4.5."""
     clients = population(dimension)
     truth = mix(clients, WEIGHTS)
     constants = worlds.constants_of(dimension, BALL, GAMMA)
@@ -149,7 +150,7 @@ def excess_risks(dimension: int, seeds: int, largest: int) -> Iterator[Row]:
 
 
 def on_the_truth(clients: list[Population], seeds: int, largest: int) -> Iterator[Row]:
-    """Corollary 4.5, with labels that move at the cost 1."""
+    """Measure corollary 4.5, with labels that move at cost 1."""
     truth, concentration = mix(clients, WEIGHTS), labeled_square()
     best = least(truth, STEEP).value
     known = worlds.constants_of(2, BALL, GAMMA, label_cost=LABEL_COST)
@@ -165,7 +166,7 @@ def on_the_truth(clients: list[Population], seeds: int, largest: int) -> Iterato
 
 
 def labeled_square() -> Concentration:
-    """Proven c1 and c2 for the square with two labels, as in ``worlds.labeled_line_concentration``."""
+    """Return proven c1 and c2 for the square with two labels, as in ``worlds.labeled_line_concentration``."""
     width2 = 4.0
     diameter2 = 2.0 * width2 + LABEL_COST
     mean, c2 = 0.5 * diameter2 + 8.0 * width2 * ROOT2, 1.0 / (2.0 * diameter2**2)
@@ -173,7 +174,7 @@ def labeled_square() -> Concentration:
 
 
 def distances(seeds: int, largest: int) -> Iterator[Row]:
-    """Corollary 4.5's radius, and corollaries 5.1 and B.1."""
+    """Measure corollary 4.5's radius, and corollaries 5.1 and B.1."""
     lines, mixture = [Line((c,)) for c in (-0.3, 0.1, 0.4)], Line((-0.3, 0.1, 0.4), tuple(WEIGHTS))
     target, box = Line((0.6,), spread=0.4), worlds.box_concentration(2.0, 1)
     known = worlds.constants_of(1, BALL, GAMMA, label_cost=LABEL_COST)
@@ -226,7 +227,7 @@ def distances(seeds: int, largest: int) -> Iterator[Row]:
 
 
 def fitted_mean(seeds: int) -> float:
-    """Mean ``W_2^2`` of two samples of 100 examples in 10 dimensions, one client."""
+    """Return the mean ``W_2^2`` of two samples of 100 examples in 10 dimensions, for one client."""
     client, values = Cluster((-0.3,) + (0.0,) * 9, share=1.0), []
     for seed in range(seeds):
         rng = np.random.default_rng((7, seed))
@@ -235,13 +236,13 @@ def fitted_mean(seeds: int) -> float:
 
 
 def squared_distance(one: Array, two: Array, mass: Array | None = None) -> float:
-    """``W_2^2`` of two clouds that have the same masses, by default equal ones."""
+    """Return ``W_2^2`` of two clouds with the same masses, by default equal ones."""
     masses = [] if mass is None else mass
     return cast(float, ot.emd2(masses, masses, ot.dist(one, two), numItermax=10**6))
 
 
 def rates(dimension: int, seeds: int) -> Iterator[Row]:
-    """The convergence theorem: 60 examples per client, batches of 4, 30 rounds."""
+    """Measure the convergence theorem: 60 examples per client, batches of 4, 30 rounds."""
     gamma = 4.0
     constants = worlds.constants_of(dimension, BALL, gamma)
     rng = np.random.default_rng(0)

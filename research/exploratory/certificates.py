@@ -21,6 +21,7 @@ RADII = (0.1, 0.5, 1.0, 2.0, 4.0)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = options.make_parser(__doc__)
     parser.add_argument("--data", nargs="+", choices=("digits", "mnist"), default=["digits", "mnist"])
     given = options.read(parser, argv, data=["digits"])

@@ -19,6 +19,7 @@ from benchmarks import options
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = options.make_parser(__doc__)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--mode", default="default")
@@ -41,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def step(model: nn.Module, forward: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> None:
+    """Take one step of gradient descent."""
     parameters = list(model.parameters())
     gradients = torch.autograd.grad(cross_entropy(forward(x), y), parameters)
     with torch.no_grad():
@@ -49,6 +51,7 @@ def step(model: nn.Module, forward: Callable[[Tensor], Tensor], x: Tensor, y: Te
 
 
 def milliseconds(model: nn.Module, forward: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, steps: int) -> float:
+    """Return the processor time of a step."""
     began = time.process_time()
     for _ in range(steps):
         step(model, forward, x, y)

@@ -39,12 +39,12 @@ CASES = (
     ("breast_cancer", 5, 20),
     ("wine", 4, 15),
 )
-"""Data, clients (0: those that the data come with), and test examples of each client."""
+"""Data, clients (0: the data's own clients), and test examples of each client."""
 
 
 @dataclass(frozen=True)
 class World:
-    """Losses (or errors) of a trained model: of the examples that it saw and of all that may be drawn, by client."""
+    """Losses (or errors) of a trained model on its training examples and on all that may be drawn, by client."""
 
     trained: list[Array]
     others: list[Array]
@@ -52,6 +52,7 @@ class World:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = options.make_parser(__doc__)
     parser.add_argument("--draws", type=int, default=1000)
     given = options.read(parser, argv, draws=10)
@@ -64,11 +65,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def scaled(x: Array) -> Array:
+    """Return features scaled to [0, 1]."""
     return MinMaxScaler().fit_transform(x).clip(0.0, 1.0)
 
 
 def natural(name: str) -> tuple[Array, Any, list[Any]]:
-    """All examples, and the rows of each client that has at least 12."""
+    """Return all examples, and the rows of each client that has at least 12."""
     every = wafl.load_dataset(name).partition(by_group=True, test_fraction=0.0).train
     x, y = every.rows(torch.arange(len(every.y)), torch.float64).flatten(1).numpy(), every.y.numpy()
     rows = np.split(np.arange(len(y)), every.offsets[1:-1].numpy())
@@ -76,7 +78,7 @@ def natural(name: str) -> tuple[Array, Any, list[Any]]:
 
 
 def split(name: str, clients: int) -> tuple[Array, Any, list[Any]]:
-    """All examples, and the rows of each client: half along the first principal component, the others of all."""
+    """Return all examples, and each client's rows: half along the first principal component, the others from all."""
     x, y = getattr(datasets, f"load_{name}")(return_X_y=True)
     x, rng = scaled(x), np.random.default_rng(0)
     order = np.lexsort((x @ np.linalg.svd(x - x.mean(0), full_matrices=False)[2][0], y))
@@ -86,7 +88,7 @@ def split(name: str, clients: int) -> tuple[Array, Any, list[Any]]:
 
 
 def world(name: str, clients: int, *, errors: bool = False) -> World:
-    """A linear model of the first third of each client's examples, in a random order."""
+    """Return a linear model of the first third of each client's examples, in a random order."""
     x, y, owned = natural(name) if clients == 0 else split(name, clients)
     pairs: list[tuple[Any, ...]] = []
     rng = np.random.default_rng(1)
@@ -111,11 +113,12 @@ def world(name: str, clients: int, *, errors: bool = False) -> World:
 
 
 def moments(xs: Sequence[Array], most: float) -> Sample:
+    """Return the sizes, means and second moments of samples."""
     return Sample([len(x) for x in xs], [float(x.mean()) for x in xs], [float((x**2).mean()) for x in xs], most)
 
 
 def bernstein(sample: Sample, weights: Array, centers: Sequence[float]) -> float:
-    """The empirical Bernstein bound that certificates used before (Maurer and Pontil, COLT 2009)."""
+    """Return the empirical Bernstein bound that certificates used before (Maurer and Pontil, COLT 2009)."""
     log, share = math.log(2.0 / DELTA), weights / np.array(sample.sizes)
     means, seconds, middle = (np.array(each) for each in (sample.means, sample.seconds, centers))
     spread = (share**2 * sample.sizes * (seconds - 2.0 * middle * means + middle**2)).sum()
@@ -127,7 +130,7 @@ def bernstein(sample: Sample, weights: Array, centers: Sequence[float]) -> float
 def compare(
     values: Sequence[Array], trained: Sample, size: int, draws: int, more: Callable[[Sample], float]
 ) -> tuple[float, Array, float]:
-    """The truth, the mean distances from it (Bernstein, betting, more), and how often betting covered it."""
+    """Return the truth, the mean distances from it (Bernstein, betting, more), and how often betting covered it."""
     rng, weights = np.random.default_rng(1), np.full(len(values), 1.0 / len(values))
     truth = float(np.mean([x.mean() for x in values]))
     bets = trained.bets(weights.tolist(), [size] * len(values), DELTA)
@@ -141,6 +144,7 @@ def compare(
 
 
 def show(name: str, clients: int, size: int, draws: int) -> str:
+    """Return one line of the table of losses."""
     at = world(name, clients)
     truth, far, covered = compare(at.others, moments(at.trained, at.most), size, draws, lambda _: 0.0)
     cells = (f"{name}, {len(at.others)} x {size}", f"{truth:.3f}", f"{at.most:.1f}", f"{far[0]:.3f}", f"{far[1]:.3f}")
@@ -149,7 +153,7 @@ def show(name: str, clients: int, size: int, draws: int) -> str:
 
 
 def least_distance(at: World, size: int) -> float:
-    """How far above the truth a mean is that bets which know all losses refute in the mean of the logarithm.
+    """Return the distance above the truth that bets with knowledge of all losses refute in the mean logarithm.
 
     The capital's logarithm at m is ``W - N log((R - m) / N)``, as in ``theory/certificates/sampling.py``.
     """
@@ -165,6 +169,7 @@ def least_distance(at: World, size: int) -> float:
 
 
 def show_errors(name: str, size: int, draws: int) -> str:
+    """Return one line of the table of errors."""
     at = world(name, 1, errors=True)
 
     def exact(sample: Sample) -> float:

@@ -28,7 +28,7 @@ METHODS = (wafl.WAFL(gamma=0.5), wafl.FedAvg(), wafl.ResilientWAFL(gamma=0.5, te
 
 
 def spoiled(clients: wafl.Federation, seed: int, share: float = 0.05) -> wafl.Federation:
-    """The clients, this share of whose training examples are bright noise with any label."""
+    """Return the clients with this share of training examples replaced by bright noise with any label."""
     generator, train = torch.Generator().manual_seed(seed), clients.train
     rows = torch.randperm(len(train.y), generator=generator)[: round(share * len(train.y))]
     raw, y = train.raw[:].clone(), train.y.clone()
@@ -38,7 +38,7 @@ def spoiled(clients: wafl.Federation, seed: int, share: float = 0.05) -> wafl.Fe
 
 
 def with_garbage(method: wafl.Method, seed: int, rounds: int = 40) -> tuple[float, float]:
-    """The accuracy without and with garbage among the training examples."""
+    """Return the accuracy without and with garbage among the training examples."""
     clients = wafl.load_dataset("digits").partition(num_clients=10, iid=True, preprocess="zscore", seed=seed)
     schedule: dict[str, Any] = {"rounds": rounds, "local_epochs": 2, "batch_size": 32, "learning_rate": 0.02}
     accuracies: list[float] = []
@@ -49,16 +49,18 @@ def with_garbage(method: wafl.Method, seed: int, rounds: int = 40) -> tuple[floa
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Student's 95% interval of the mean."""
+    """Return Student's 95% interval of the mean."""
     half = float(student.ppf(0.975, len(values) - 1)) * stdev(values) / len(values) ** 0.5
     return fmean(values) - half, fmean(values) + half
 
 
 def shown(values: Sequence[float]) -> str:
+    """Format a mean and its standard deviation."""
     return f"{fmean(values):.1f} ± {stdev(values) if len(values) > 1 else 0.0:.1f}"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = options.make_parser(__doc__)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--rounds", type=int, default=40)

@@ -55,7 +55,7 @@ FLOWER = wafl.Tolerance().settled(remote=True), wafl.Caps().settled(remote=True)
 
 @dataclass(frozen=True)
 class Lie:
-    """What the liars send: a claim of None is the truth, and ``count`` multiplies the number of examples."""
+    """The replies of the liars: a claim of None is the truth, and ``count`` multiplies the number of examples."""
 
     direction: str = "opposite"
     scale: float = 3.0
@@ -91,7 +91,7 @@ SPLITS: dict[str, dict[str, Any]] = {
     "hospitals": {},
     "smartwatch": {},
 }
-"""How digits are divided among clients; natural data, which have clients of their own, are not."""
+"""The division of digits among clients; natural data have their own clients."""
 SERVERS: dict[str, servers.Aggregating] = {
     "none": servers.averaging(),
     "Flower": servers.averaging(),
@@ -105,7 +105,7 @@ SERVERS: dict[str, servers.Aggregating] = {
 
 @dataclass(frozen=True)
 class Lying(Embedded):
-    """Clients in this process, of whom some lie."""
+    """Clients in this process, some of which lie."""
 
     liars: tuple[int, ...] = ()
     lie: Lie | None = None
@@ -120,12 +120,13 @@ class Lying(Embedded):
             object.__setattr__(self, "roster", replace(self.roster, num_examples=tuple(claimed)))
 
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
+        """Return an engine in which some clients lie."""
         honest = replace(self, tolerance=None, lie=None)
         return Lies(Embedded.engine(honest, task, specs, group, progress), self).engine
 
 
 class Source:
-    """Sends queries to all clients; a subclass replaces the replies of some."""
+    """A source that sends queries to all clients; a subclass replaces the replies of some."""
 
     def __init__(self, engine: Engine, clients: Embedded) -> None:
         self._engine, self._defense = engine, (clients.tolerance, clients.caps)
@@ -133,16 +134,17 @@ class Source:
 
     @property
     def engine(self) -> Engine:
-        """What the server hears, with its defense if it has one."""
+        """The engine for the server, with its defense if it has one."""
         tolerance, caps = self._defense
         return self.run if tolerance is None else partial(answer_tolerantly, self.collect, tolerance, caps)
 
     def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
-        """Without a defense: everything counts."""
+        """Return all replies, without a defense."""
         arrivals = self.collect(queries, runs, 0)
         return [Admitted(query, joined(replies)) for query, (replies, _) in zip(queries, arrivals, strict=True)]
 
     def collect(self, queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]:
+        """Return the replies of each query."""
         self._first = queries[0].params if self._first is None else self._first
         answers = self._engine(queries, runs)
         return [
@@ -165,13 +167,14 @@ def forged(replies: Sequence[Reply], vectors: Mapping[str, torch.Tensor], claims
 
 
 class Lies(Source):
-    """What the clients send, lies included."""
+    """The clients' replies, including lies."""
 
     def __init__(self, engine: Engine, clients: Lying) -> None:
         super().__init__(engine, clients)
         self._clients = clients
 
     def sent(self, query: Query, replies: Replies, run: int) -> list[Reply]:
+        """Return the replies with the liars' replies replaced."""
         lie, honest = self._clients.lie, split(replies)
         lying = [reply for reply in honest if reply.client in self._clients.liars]
         if lie is None or not lying:
@@ -195,6 +198,7 @@ class Lies(Source):
 
 
 def joined(replies: Sequence[Reply]) -> Replies:
+    """Return replies of clients as one object, in the order of the clients."""
     order = sorted(replies, key=lambda reply: reply.client)
     vectors = {name: torch.stack([reply.vectors[name] for reply in order]) for name in order[0].vectors}
     loss, cost = (torch.stack([getattr(reply, name) for reply in order]) for name in ("loss", "cost"))
@@ -203,6 +207,7 @@ def joined(replies: Sequence[Reply]) -> Replies:
 
 @cache
 def federation(kind: str, seed: int) -> wafl.Federation:
+    """Return the clients of a split."""
     if not SPLITS[kind]:
         return wafl.load_dataset(kind).partition(seed=seed)
     return wafl.load_dataset("digits").partition(num_clients=CLIENTS, seed=seed, **SPLITS[kind])
@@ -210,7 +215,7 @@ def federation(kind: str, seed: int) -> wafl.Federation:
 
 @dataclass(frozen=True)
 class Trial:
-    """One training to measure; ``lie`` None is the honest run of those that do not lie."""
+    """One training to measure; without a ``lie``, it is the honest run of the clients that do not lie."""
 
     method: str
     defense: str
@@ -220,7 +225,7 @@ class Trial:
     lie: Lie | None = None
 
     def accuracy(self, seed: int) -> float:
-        """On the test examples of all clients, in percent."""
+        """Return the accuracy on the test examples of all clients, in percent."""
         warnings.simplefilter("ignore", TrainingWarning)
         clients, method = federation(self.split, seed), METHODS[self.method]
         liars = tuple((seed + 3 * number) % CLIENTS for number in range(self.liars))
@@ -240,11 +245,11 @@ class Trial:
         return 100.0 * (wafl.evaluate(run, clients).accuracy or 0.0)
 
     def first(self) -> Trial:
-        """The same with the lie that a search begins with."""
+        """Return the trial with the first lie of a search."""
         return replace(self, lie=Lie(loss=99.0) if self.method in ("AFL", "DRFA") else Lie(count=3))
 
     def worst(self) -> Trial:
-        """The same with the lie that costs most on the first seed, changing one of its parts after another."""
+        """Return the trial with the lie that costs most on the first seed, changing one of its parts at a time."""
         worst = self.first()
         least, seen = worst.accuracy(0), {worst.lie}
         unused = {"loss"} if self.method in ("FedAvg", "WAFL") else set[str]()
@@ -262,7 +267,7 @@ class Trial:
 
 
 def measured(trial: Trial, seeds: Sequence[int], search: bool) -> tuple[list[float], str]:
-    """The accuracy on each seed of a trial, or of the worst lie found for it, and that lie."""
+    """Return the accuracy on each seed of a trial, or of its worst lie, and that lie."""
     torch.set_num_threads(1)
     tried = [trial.worst(), trial.first()] if search else [trial]
     accuracies = [([each.accuracy(seed) for seed in seeds], str(each.lie or "")) for each in dict.fromkeys(tried)]
@@ -270,11 +275,13 @@ def measured(trial: Trial, seeds: Sequence[int], search: bool) -> tuple[list[flo
 
 
 def shown(values: Sequence[float], lie: str = "") -> str:
+    """Format a mean, its standard deviation and the lie."""
     spread = f" ± {stdev(values):.1f}" if len(values) > 1 else ""
     return f"{fmean(values):.1f}{spread}" + (f" ({lie})" if lie else "")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = options.make_parser(__doc__)
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--defenses", nargs="+", choices=list(SERVERS), default=list(SERVERS))
@@ -297,7 +304,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def print_table(rows: Sequence[Sequence[Trial]], given: argparse.Namespace) -> None:
-    """One row per method, split and number of liars, and one column per defense, as Markdown."""
+    """Print one row per method, split and number of liars, and one column per defense, as Markdown."""
     print("| data | method | liars | others | " + " | ".join(given.defenses) + " |")
     print("| --- " * (4 + len(given.defenses)) + "|")
     trials = [(each, column > 0 and each.liars > 0) for row in rows for column, each in enumerate(row)]

@@ -33,10 +33,11 @@ RISE, STAGES = 0.1, (1.0, 0.3, 0.1, 0.03)
 WITHIN = {"mnist": 0.3, "cifar10": 36 / 255, "digits": 0.3}
 RADII = (0.3, 0.6)
 SCALE = 2.0
-"""Images are trained on in [-1, 1], where distances are twice those that are printed, of [0, 1]."""
+"""The ratio of distances: images train in [-1, 1], and distances are printed for [0, 1]."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = options.make_parser(__doc__)
     parser.add_argument("--data", nargs="+", choices=WITHIN, default=["mnist", "cifar10"])
     parser.add_argument("--data-dir", default="shared/data", help="the folder of mnist.npz and cifar10.npz")
@@ -61,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def bars(given: argparse.Namespace) -> Table:
+    """Return the table of certified errors."""
     held = [f"W_2 ball {radius}" for radius in RADII]
     table = Table("% of test examples", "clean", "held", *held, "seconds", "rounds", title="certified error in balls")
     for data in given.data:
@@ -83,6 +85,7 @@ BY_EXAMPLES = wafl.weights.by_examples()
 
 
 def load(name: str, given: argparse.Namespace) -> wafl.Federation:
+    """Return the clients of a data set."""
     data = wafl.load_dataset(name, None if name == "digits" else given.data_dir)
     if given.images is not None:
         data = replace(data, x_train=data.x_train[: given.images], y_train=data.y_train[: given.images])
@@ -90,7 +93,7 @@ def load(name: str, given: argparse.Namespace) -> wafl.Federation:
 
 
 def train(model: nn.Module, clients: wafl.Federation, given: argparse.Namespace) -> tuple[wafl.Run, int]:
-    """The trained run, and how many rounds there was time for."""
+    """Return the trained run, and the number of rounds in the given time."""
     rounds, until = given.rounds, now() + given.seconds
     schedule: dict[str, Any] = {
         "local_steps": given.local_steps,
@@ -122,7 +125,7 @@ def train(model: nn.Module, clients: wafl.Federation, given: argparse.Namespace)
 
 
 def distances_of(run: wafl.Run, clients: wafl.Federation) -> Tensor:
-    """How far each test example certainly is from an error, in l2."""
+    """Return the certain distance of each test example from an error, in l2."""
     task, params = task_of(run)
     distances: list[Tensor] = []
     for rows in torch.arange(len(clients.test.y)).split(500):
@@ -136,6 +139,7 @@ def distances_of(run: wafl.Run, clients: wafl.Federation) -> Tensor:
 
 
 def now() -> float:
+    """Return the time, after the GPU has finished."""
     if HERE.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()

@@ -48,12 +48,12 @@ CLASSES = 10
 NUMBERS = ROOT / "docs" / "evidence" / "malicious.json"
 LEARNED = ("AFL", "DRFA")
 FINALISTS = 1
-"""How many attacks of either kind run on all seeds."""
+"""The number of attacks of either kind that run on all seeds."""
 
 
 @dataclass(frozen=True)
 class Defense:
-    """What a server does; with ``uniform``, a method that learns no client weights has equal ones."""
+    """The measures of a server; with ``uniform``, a method without learned client weights has equal ones."""
 
     server: servers.Aggregating = field(default_factory=servers.averaging)
     tolerance: wafl.Tolerance = field(default_factory=wafl.Tolerance)
@@ -61,7 +61,7 @@ class Defense:
     uniform: bool = False
 
     def of(self, method: wafl.Method) -> wafl.Method:
-        """The method with this server and these weights."""
+        """Return the method with this server and these weights."""
         equal = self.uniform and not method.client_weights.learns
         weights = wafl.weights.uniform() if equal else method.client_weights
         return replace(method, server=self.server, client_weights=weights)
@@ -79,7 +79,7 @@ DEFENSES = {
 
 @dataclass(frozen=True)
 class Setting:
-    """A method, a defense, how data are divided, and the number of malicious nodes; one search each."""
+    """A method, a defense, a division of the data, and a number of malicious nodes; one search each."""
 
     method: str
     defense: str
@@ -88,6 +88,7 @@ class Setting:
     rounds: int = 20
 
     def spec(self, seed: int) -> Spec:
+        """Return the run of a seed."""
         one_step = self.method == "AFL"
         work: dict[str, Any] = {"local_steps": 1} if one_step else {"local_epochs": 2}
         rounds = 5 * self.rounds if one_step else self.rounds
@@ -95,12 +96,12 @@ class Setting:
         return Spec(DEFENSES[self.defense].of(METHODS[self.method]), schedule)
 
     def first(self, scales: Sequence[float] = (1.0, 3.0)) -> list[Attack]:
-        """The attacks that a search begins with."""
+        """Return the first attacks of a search."""
         claims: dict[str, Any] = {"loss": 50.0} if self.method in LEARNED else {"count": 3}
         return [Attack(*each, **claims) for each in product(AIMS, CENTERS, scales)]
 
     def changed(self, attack: Attack) -> list[Attack]:
-        """The attack with another scale or another claim."""
+        """Return the attack with other scales or other claims."""
         others: list[Mapping[str, Any]] = [{"scale": scale} for scale in (0.5, 2.0, 5.0, 20.0)]
         others += [{"count": count} for count in (1, 3) if self.method != "AFL"]
         others += [{"cost": cost} for cost in (0.0, 1000.0) if self.method == "WAFL"]
@@ -117,7 +118,7 @@ class Measured:
 
     @classmethod
     def of(cls, run: Run, clients: wafl.Federation) -> Measured:
-        """On the test examples of all clients; a run that diverged has 0."""
+        """Measure a run on the test examples of all clients; a run that diverged has 0."""
         if run.history.diverged:
             return cls(0.0, 0.0, (0.0,) * CLASSES)
         with torch.no_grad():
@@ -128,7 +129,7 @@ class Measured:
 
 
 def measure(setting: Setting, attacks: Sequence[Attack | None], seed: int) -> list[Measured]:
-    """Measure attacks on one seed; None is the honest run of the others. Those with the same sizes train together."""
+    """Measure attacks on one seed; None is the honest run of the others. Attacks of equal sizes train together."""
     clients, defense = federation(setting.split, seed), DEFENSES[setting.defense]
     malicious = tuple((seed + 3 * index) % CLIENTS for index in range(setting.malicious))
     results = dict[Attack | None, Measured]()
@@ -151,16 +152,17 @@ def measure(setting: Setting, attacks: Sequence[Attack | None], seed: int) -> li
 
 
 def lost_accuracy(honest: Measured, attacked: Measured) -> float:
+    """Return the loss of accuracy, in points."""
     return honest.accuracy - attacked.accuracy
 
 
 def lost_recall(honest: Measured, attacked: Measured) -> float:
-    """What the class that loses most loses."""
+    """Return the largest loss of recall of a class, in points."""
     return max(before - after for before, after in zip(honest.recall, attacked.recall, strict=True))
 
 
 def finalists(setting: Setting, seed: int, *, smallest: bool) -> list[Attack]:
-    """The two attacks that cost most accuracy on this seed, and the two that cost the most recall of a class."""
+    """Return the attacks that cost most accuracy on this seed, and the attacks that cost most recall of a class."""
     first = setting.first()[:1] if smallest else setting.first()
     honest, *measured = measure(setting, [None, *first], seed)
     seen = dict(zip(first, measured, strict=True))
@@ -193,20 +195,21 @@ Row = Mapping[str, Any]
 
 
 def shown(values: Sequence[float]) -> str:
-    """The mean, and its standard error if there are several values."""
+    """Format the mean, and its standard error if there are several values."""
     error = f" ± {stdev(values) / sqrt(len(values)):.1f}" if len(values) > 1 else ""
     return f"{fmean(values):.1f}{error}"
 
 
 @dataclass(frozen=True)
 class Results:
-    """The rows of one setting by attack, in the order of the seeds; those without an attack are the honest run."""
+    """The rows of one setting by attack, in the order of the seeds; rows without an attack are the honest run."""
 
     honest: list[Measured]
     attacked: dict[Attack, list[Measured]]
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> Results:
+        """Return the results in these rows."""
         by_attack: dict[Attack | None, list[Measured]] = {}
         for row in rows:
             attack = row["attack"] and Attack(**row["attack"])
@@ -216,12 +219,13 @@ class Results:
         return cls(honest, {attack: each for attack, each in by_attack.items() if attack is not None})
 
     def lost(self, attack: Attack, number: Callable[[Measured], float]) -> list[float]:
+        """Return the loss of a number under an attack, by seed."""
         return [
             number(before) - number(after) for before, after in zip(self.honest, self.attacked[attack], strict=True)
         ]
 
     def cells(self) -> list[str]:
-        """The honest accuracy, what the worst attack costs, and what another costs in recall of a class."""
+        """Return the honest accuracy, the worst attack's cost, and another attack's cost in recall of a class."""
         worst = max(self.attacked, key=lambda attack: fmean(self.lost(attack, _accuracy)))
         label, other = max(
             product(range(CLASSES), self.attacked), key=lambda pair: fmean(self.lost(pair[1], _recall(pair[0])))
@@ -242,7 +246,7 @@ def _recall(label: int) -> Callable[[Measured], float]:
 
 
 def report(rows: Sequence[Row]) -> dict[str, str]:
-    """The tables by name: what attacks cost, and what the defense costs if no node is malicious."""
+    """Return the tables by name: the costs of attacks, and the cost of the defense without malicious nodes."""
     by_setting: dict[Setting, list[Row]] = {}
     for row in rows:
         by_setting.setdefault(
@@ -274,6 +278,7 @@ def page() -> dict[str, str]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = options.make_parser(__doc__)
     jobs.add_options(parser, "malicious")
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))

@@ -25,7 +25,7 @@ NOTHING = torch.empty(0), torch.empty(0)
 
 @dataclass(frozen=True)
 class Scene:
-    """What malicious nodes know about a round, for one vector that clients send."""
+    """The malicious nodes' knowledge about a round, for one vector that clients send."""
 
     start: Tensor
     honest: Tensor
@@ -36,32 +36,37 @@ class Scene:
 
 
 def opposite(scene: Scene) -> Tensor:
+    """Return the opposite of the honest update."""
     return scene.start - scene.honest.mean(0)
 
 
 def opposite_signs(scene: Scene) -> Tensor:
-    """Against the honest update, in each parameter by the spread of the honest models there."""
+    """Return the signs against the honest update, scaled by the spread of the honest models."""
     return -(scene.honest.mean(0) - scene.start).sign() * scene.honest.std(0)
 
 
 def back(scene: Scene) -> Tensor:
+    """Return the move back to the first model."""
     return scene.first - scene.start
 
 
 def random(scene: Scene) -> Tensor:
+    """Return a fixed random direction."""
     return torch.randn(len(scene.start), generator=torch.Generator().manual_seed(1)).to(scene.start)
 
 
 def next_label(scene: Scene) -> Tensor:
+    """Return the descent for labels that are moved by one."""
     return scene.pull(lambda y: (y + 1) % CLASSES, None)
 
 
 def flip(one: int, other: int) -> Callable[[Scene], Tensor]:
+    """Return a direction that moves one class to another."""
     return lambda scene: scene.pull(lambda y: torch.full_like(y, other), one)
 
 
 CENTERS = "start", "mean"
-"""Where an attack starts: the server's model, or the mean of the honest models."""
+"""The start of an attack: the server's model, or the mean of the honest models."""
 AIMS: dict[str, Callable[[Scene], Tensor]] = {
     "opposite": opposite,
     "opposite signs": opposite_signs,
@@ -76,7 +81,7 @@ AIMS: dict[str, Callable[[Scene], Tensor]] = {
 
 @dataclass(frozen=True)
 class Attack:
-    """What all malicious nodes send; a claim of None is the truth."""
+    """The reply of all malicious nodes; a claim of None is the truth."""
 
     aim: str
     center: str
@@ -92,6 +97,7 @@ class Attack:
         return ", ".join(parts)
 
     def model(self, scene: Scene) -> Tensor:
+        """Return the model that the malicious nodes send."""
         mean = scene.honest.mean(0)
         if self.center == "mean":
             center, length = mean, (scene.honest - mean).norm(dim=1).median()
@@ -103,7 +109,7 @@ class Attack:
 
 @dataclass(frozen=True)
 class Attacked(Embedded):
-    """Clients in this process, of whom some are malicious: in run i they carry out ``attacks[i]``, if there is one."""
+    """Clients in this process, some of which are malicious: in run i they use ``attacks[i]``, if there is one."""
 
     malicious: tuple[int, ...] = ()
     attacks: tuple[Attack | None, ...] = ()
@@ -116,12 +122,13 @@ class Attacked(Embedded):
         object.__setattr__(self, "roster", replace(self.roster, num_examples=claimed))
 
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
+        """Return an engine in which the malicious clients attack."""
         honest = Attacked(self.federation, self.device, malicious=self.malicious)
         return Attacks(Embedded.engine(honest, task, specs, group, progress), self, task).engine
 
 
 class Attacks(Source):
-    """Replaces the replies of the malicious clients."""
+    """A source that replaces the replies of the malicious clients."""
 
     def __init__(self, engine: Engine, clients: Attacked, task: Task) -> None:
         super().__init__(engine, clients)
@@ -130,6 +137,7 @@ class Attacks(Source):
         self._x, self._y = (torch.cat(values) for values in zip(*parts, strict=True)) if parts else NOTHING
 
     def sent(self, query: Query, replies: Replies, run: int) -> list[Reply]:
+        """Return the replies with the malicious ones replaced."""
         attack = self._clients.attacks[run]
         every = split(replies)
         own = [reply for reply in every if reply.client in self._clients.malicious]

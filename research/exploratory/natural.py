@@ -27,6 +27,7 @@ from wafl.data.named.natural import NATURAL, NaturalSource
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = options.make_parser(__doc__)
     parser.add_argument("--shuffles", type=int, default=3)
     parser.add_argument("--data-dir", type=Path)
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def gap(source: NaturalSource, folder: Path, shuffles: int) -> tuple[float, float]:
-    """Accuracy in percent on held-out examples of clients that were seen, and on clients that were not."""
+    """Return the accuracy in percent on held-out examples of seen clients, and on unseen clients."""
     table = source.load(folder)
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
     folds = min(5, source.num_clients)

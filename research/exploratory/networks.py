@@ -27,6 +27,7 @@ UNITS, PIXELS, CLASSES = 32, 64, 10
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = options.make_parser(__doc__)
     parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=list(NETWORKS))
     parser.add_argument("--norms", nargs="+", type=float, default=[2.0, math.inf])
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def make(name: str) -> nn.Module:
-    """A network of one or two hidden layers."""
+    """Return a network of one or two hidden layers."""
     depth, activation = NETWORKS[name]
     torch.manual_seed(0)
     layers: list[nn.Module] = [nn.Flatten()]

@@ -52,6 +52,7 @@ EPSILON, SIGMA = 0.02, 0.1
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = options.make_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--steps", type=int, default=20, help="per round")
@@ -81,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def examples() -> dict[str, tuple[Array, Array]]:
-    """Examples and their labels, 0 or 1, by name."""
+    """Return examples and their labels, 0 or 1, by name."""
     cancer = make_clients().train
     blobs: Any = make_blobs(n_samples=100, centers=2, n_features=2, random_state=0)
     split: Any = train_test_split(*blobs, test_size=0.33, random_state=42)
@@ -98,7 +99,7 @@ def examples() -> dict[str, tuple[Array, Array]]:
 
 
 def others(data: dict[str, tuple[Array, Array]], powers: Sequence[int]) -> Table:
-    """The worst loss of what other solvers fit, by the grid, and the processor seconds that they take."""
+    """Return the table of other solvers: the worst loss on the grid, and processor seconds."""
     table = Table("data", "ball", "radius", "solver", "worst loss", "seconds")
     for power in powers:
         for where, (x, y) in data.items():
@@ -120,7 +121,7 @@ def others(data: dict[str, tuple[Array, Array]], powers: Sequence[int]) -> Table
 
 
 def relaxed(rounds: int, steps: int) -> Table:
-    """What SkWDRO minimizes, with its own regularization: the value of its model, and of a Sinkhorn ball's."""
+    """Return the table of SkWDRO's own objective: the value of its model, and of a Sinkhorn ball's."""
     table = Table("data", "radius", "solver", "entropic loss", "seconds")
     x, y = examples()["blobs"]
     for radius in (0.1, 0.2, 0.3):
@@ -149,7 +150,7 @@ def relaxed(rounds: int, steps: int) -> Table:
 
 
 def entropic(weight: Array, bias: float, x: Array, y: Array, radius: float) -> tuple[float, float]:
-    """SkWDRO's objective of a linear classifier, by a quadrature along its weights, and its price of transport."""
+    """Return SkWDRO's objective of a linear classifier, by a quadrature along its weights, and its price."""
     slope, margin = float(np.linalg.norm(weight)), (2 * y - 1) * (x @ weight + bias)
     nodes, masses = np.polynomial.hermite_e.hermegauss(201)
 
@@ -166,7 +167,7 @@ def entropic(weight: Array, bias: float, x: Array, y: Array, radius: float) -> t
 
 
 def judged(weight: Array, bias: float, x: Array, y: Array, radius: float, power: int) -> float:
-    """The worst loss of a linear classifier of two classes in the l2 ball: the dual, each supremum on a grid."""
+    """Return the worst loss of a linear classifier of two classes in the l2 ball: the dual, with suprema on a grid."""
     slope, margin = float(np.linalg.norm(weight)), (2 * y - 1) * (x @ weight + bias)
     if power == 1:
         return float(np.logaddexp(0, -margin).mean()) + radius * slope
@@ -181,6 +182,8 @@ def judged(weight: Array, bias: float, x: Array, y: Array, radius: float, power:
 
 
 def by_wafl(power: int) -> Solver:
+    """Return the solver of wafl for an order of the ball."""
+
     def solve(x: Array, y: Array, radius: float) -> tuple[Array, float]:
         model = WassersteinClassifier(radius, power=power).fit(x, y)
         return model.coef_[0], float(model.intercept_[0])
@@ -191,7 +194,7 @@ def by_wafl(power: int) -> Solver:
 def by_skwdro(
     x: Array, y: Array, radius: float, epsilon: float = 1e-4, sigma: float = 1e-2, rate: float | None = None
 ) -> tuple[Array, float]:
-    """SkWDRO with fixed labels at this regularization and learning rate, and its default options otherwise."""
+    """Fit SkWDRO with fixed labels at this regularization and learning rate, and default options otherwise."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         skwdro: Any = importlib.import_module("skwdro.linear_models")
@@ -203,6 +206,7 @@ def by_skwdro(
 
 
 def by_dro(x: Array, y: Array, radius: float) -> tuple[Array, float]:
+    """Fit dro's classifier."""
     dro: Any = importlib.import_module("dro.linear_model.wasserstein_dro")
     model = dro.WassersteinDRO(input_dim=x.shape[1], model_type="logistic")
     model.update({"cost_matrix": np.eye(x.shape[1]), "eps": radius, "p": 2, "kappa": "inf"})
@@ -217,12 +221,15 @@ SOLVERS = {
 
 
 def falling(part: float) -> float:
-    """The learning rate after this part of the rounds, where labels move: whole for a third of them."""
+    """Return the learning rate after this part of the rounds, where labels move: whole for a third of them."""
     return 0.1 * min(1.0, 1.5 * (1.0 - part)) ** 2
 
 
 def worst_loss(run: wafl.Run, clients: wafl.Federation, radius: float, label_cost: float) -> float:
-    """In the l2 ball of W_1, for two classes: the dual at the best gamma, the slope or where a label begins to pay."""
+    """Return the worst loss in the l2 ball of W_1 for two classes: the dual at the best gamma.
+
+    The best gamma is the slope, or a gamma at which a label begins to change.
+    """
     weight, bias = (value.double() for value in run.params.values())
     losses = -(clients.train.x.double() @ weight.T + bias).log_softmax(-1)
     of_label = losses.gather(1, clients.train.y[:, None])[:, 0]
@@ -234,6 +241,7 @@ def worst_loss(run: wafl.Run, clients: wafl.Federation, radius: float, label_cos
 
 
 def make_clients() -> wafl.Federation:
+    """Return the training examples of breast cancer as one client."""
     x, y = load_breast_cancer(return_X_y=True)
     split: Any = train_test_split(x, y, test_size=0.3, random_state=0)
     x, _, y, _ = split

@@ -90,6 +90,7 @@ def shown(values: Sequence[float], digits: int = 1) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = options.make_parser(__doc__)
     parser.add_argument("--clients", type=int, default=80)
     parser.add_argument("--labels", type=int, default=3, help="labels per client")

@@ -27,6 +27,7 @@ SETTINGS: dict[str, dict[str, float] | None] = {
 
 
 def accuracies(clients: int, rounds: int, seeds: int, clip_norm: float, setting: dict[str, float] | None) -> list[str]:
+    """Return the accuracies of both methods as text."""
     content: dict[str, Any] = {
         "name": "privacy",
         "seeds": list(range(seeds)),
@@ -47,6 +48,7 @@ def accuracies(clients: int, rounds: int, seeds: int, clip_norm: float, setting:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = options.make_parser(__doc__)
     parser.add_argument("--clients", type=int, nargs="+", default=[100, 400])
     parser.add_argument("--rounds", type=int, default=15)

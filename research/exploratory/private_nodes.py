@@ -34,7 +34,7 @@ ROWS = {"no privacy": None, "epsilon 8": 8.0, "epsilon 4": 4.0, "epsilon 1": 1.0
 
 @dataclass(frozen=True)
 class Settings:
-    """How one data set is trained: the number of steps, and the learning rate with clipping and without."""
+    """The settings of one data set: the number of steps, and the learning rate with clipping and without."""
 
     steps: int
     clipped_rate: float
@@ -65,6 +65,7 @@ def accuracy(clients: Federation, settings: Settings, objective: Objective | Non
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = options.make_parser(__doc__)
     parser.add_argument("--data", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
     parser.add_argument("--data-dir")

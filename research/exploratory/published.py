@@ -25,6 +25,7 @@ RADII = (0.1, 0.5, 1.0)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = options.make_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--examples", type=int, default=300, help="whose certificates are compared")
@@ -36,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def certificates(rounds: int, count: int) -> Iterator[tuple[str, float]]:
-    """Kinds of certificates of one model, and their ratios."""
+    """Yield kinds of certificates of one model, and their ratios."""
     digits = wafl.load_dataset("digits").partition(num_clients=4, iid=True, preprocess="unit")
     linear, small = wafl.models.mlr(digits), wafl.models.mlr(digits)
     torch.manual_seed(0)
@@ -76,14 +77,14 @@ def certificates(rounds: int, count: int) -> Iterator[tuple[str, float]]:
 
 
 def ratio(model: nn.Module, clients: wafl.Federation, **asked: Any) -> float:
-    """The largest published value over what a search certifies."""
+    """Return the largest published value over the searched one."""
     certificates = wafl.certify(model, clients, radii=RADII, achieved=False, progress=False, **asked)
     published = certificates.published.values
     return max(published[row.radius] / row.best for row in certificates.rows)
 
 
 def statements(rounds: int, count: int) -> Iterator[tuple[str, float]]:
-    """The statements about the next client, and the ratios at radius 0.1."""
+    """Yield the statements about the next client, and their ratios at radius 0.1."""
     seen, unseen = wafl.load_dataset("digits").partition(num_clients=count, iid=True, preprocess="unit").hold_out(0.5)
     run = wafl.fit(wafl.models.mlr(seen), seen, wafl.FedAvg(), rounds=rounds, local_epochs=1, progress=False)
     for metric in ("loss", "error"):

@@ -35,6 +35,7 @@ RATES = {"mlr": 0.02, "cnn": 0.05}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = options.make_parser(__doc__)
     parser.add_argument("--data", nargs="+", choices=list(WORK), default=["digits"])
     parser.add_argument("--models", nargs="+", choices=list(RATES), default=list(RATES))
@@ -79,7 +80,7 @@ def compare(
     given: argparse.Namespace,
     schedule: dict[str, Any],
 ) -> list[tuple[str, ...]]:
-    """One row per radius."""
+    """Return one row per radius."""
     radii: list[float] = given.radii
     runs = wafl.sweep(model, clients, wafl.WAFL(radius=1.0, norm=norm), {"radius": radii}, **schedule)
     around = {part * gamma for run in runs for gamma in [found_gamma(run)] for part in given.around}
@@ -107,20 +108,22 @@ def compare(
 
 
 def achieved(run: wafl.Run) -> float:
-    """The mean achieved radius of the last quarter of the rounds."""
+    """Return the mean achieved radius of the last quarter of the rounds."""
     return fmean(record.achieved_radius or 0.0 for record in last_rounds(run))
 
 
 def found_gamma(run: wafl.Run) -> float:
-    """Where gamma settled: its geometric mean in the last quarter of the rounds."""
+    """Return the settled gamma: its geometric mean in the last quarter of the rounds."""
     return math.exp(fmean(math.log(record.gamma or 1.0) for record in last_rounds(run)))
 
 
 def last_rounds(run: wafl.Run) -> list[Any]:
+    """Return the last quarter of the rounds."""
     return run.history[-max(len(run.history) // 4, 1) :]
 
 
 def accuracy(run: wafl.Run, clients: wafl.Federation) -> float:
+    """Return the accuracy on the clients' test examples, in percent."""
     return 100.0 * (wafl.evaluate(run, clients).accuracy or 0.0)
 
 

@@ -16,16 +16,16 @@ Pair = tuple[wafl.Federation, wafl.Federation]
 
 @dataclass(frozen=True)
 class Setting:
-    """A data set and what is asked of a method there.
+    """A data set and the task of a method there.
 
     Args:
-        columns: what the table calls its results; with an attack, those without it and those under it.
-        make: by seed, the clients that train, and those whose test examples count.
-        rounds: of training.
+        columns: the names of its results in the table; with an attack, without it and under it.
+        make: a function of the seed that returns the clients that train, and the clients whose test examples count.
+        rounds: the rounds of training.
         rate: the learning rate of the first trial.
-        held_out: what trials are judged on: training examples of all clients, or some of the clients.
-        share: how much is held out.
-        attack: of the test examples and, in half of its value, of what a trial is judged on.
+        held_out: the data that judge trials: training examples of all clients, or some of the clients.
+        share: the share that is held out.
+        attack: the attack on the test examples and, in half of its value, on the data that judge trials.
     """
 
     columns: tuple[str, ...]
@@ -38,7 +38,7 @@ class Setting:
 
 
 def rotated(seed: int) -> Pair:
-    """Digits whose clients each see them at one angle, and the test examples of all at another."""
+    """Return digits that each client sees at one angle, and the test examples of all clients at another."""
     clients = wafl.load_dataset("digits").partition(num_clients=len(ANGLES), iid=True, preprocess="unit", seed=seed)
 
     def at(angles: Sequence[float]) -> wafl.Federation:
@@ -53,17 +53,19 @@ def rotated(seed: int) -> Pair:
 
 
 def people(name: str) -> Callable[[int], Pair]:
-    """A third of the people never train."""
+    """Return a function that holds out a third of the people."""
     return lambda seed: wafl.load_dataset(name).partition(seed=seed).hold_out(1 / 3, seed=seed)
 
 
 def skewed(seed: int) -> Pair:
-    """Digits, three labels per client; everybody is tested on own examples."""
+    """Return digits with three labels per client; every client is tested on its own examples."""
     clients = wafl.load_dataset("digits").partition(num_clients=10, labels_per_client=3, preprocess="unit", seed=seed)
     return clients, clients
 
 
 def domains(folder: Path) -> Callable[[int], Pair]:
+    """Return a function that makes two domains as clients, and a third as the target."""
+
     def make(seed: int) -> Pair:
         clients = wafl.domains(["mnist", "svhn"], "usps", data_dir=folder, size=14, limit=500)
         return clients.clients, clients.target
@@ -72,7 +74,7 @@ def domains(folder: Path) -> Callable[[int], Pair]:
 
 
 def settings(data_dir: Path) -> dict[str, Setting]:
-    """All settings, by name."""
+    """Return all settings, by name."""
     return {
         "rotated": Setting(("digits at 60 degrees",), rotated, 20, 0.1),
         "vowels": Setting(("vowels, new speakers",), people("peterson-barney"), 60, 2.0),

@@ -53,7 +53,7 @@ Results = dict[str, list[float] | None]
 
 
 def one_seed(name: str, setting: Setting, seed: int, trials: int, rounds: int) -> list[float] | None:
-    """The accuracies of a method, tuned and trained on the clients of one seed."""
+    """Return the accuracies of a method, tuned and trained on the clients of one seed."""
     seen, tested = setting.make(seed)
     method, model = RIVALS[name](), wafl.models.mlr(seen)
     schedule: dict[str, Any] = {"rounds": rounds, "local_epochs": 1, "batch_size": BATCH}
@@ -83,12 +83,12 @@ def work(job: tuple[str, str, int], given: argparse.Namespace) -> list[float] | 
 
 
 def half_width(values: Sequence[float]) -> float:
-    """Half of Student's 95% interval of the mean."""
+    """Return half of Student's 95% interval of the mean."""
     return float(student.ppf(0.975, len(values) - 1)) * stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
 
 
 def cell(result: Results, baseline: Results, column: int) -> str:
-    """Mean and interval, and whether it is beyond doubt above or below the baseline."""
+    """Format mean and interval, marked if it is beyond doubt above or below the baseline."""
     done = {seed: values[column] for seed, values in result.items() if values is not None}
     if not done:
         return "diverged" if result else "not finished"
@@ -102,6 +102,7 @@ def cell(result: Results, baseline: Results, column: int) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = options.make_parser(__doc__)
     parser.add_argument("--only", nargs="+", choices=NAMES, default=list(NAMES[:-1]))
     parser.add_argument("--methods", nargs="+", choices=list(RIVALS), default=list(RIVALS))

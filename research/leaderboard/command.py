@@ -21,6 +21,7 @@ from wafl.base.files import write_whole
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = options.make_parser(__doc__)
     add_options(parser, "leaderboard")
     parser.add_argument("--output", type=Path, default=Path("leaderboard.json"), help="the file for the numbers")

@@ -26,14 +26,14 @@ from wafl.studies.folder import provenance
 from wafl.tuning.space import Setting
 
 Job = tuple[str, str, str]
-"""A task, a row, and what is made."""
+"""A task, a row, and the part to compute."""
 Tried = list[tuple[Setting, Scores | None]]
 """Settings, and their scores on clients that were held out of tuning; None if a training diverged."""
 
 
 @dataclass(frozen=True)
 class Board:
-    """What the registration asks for: tasks and rows, by name, and the digest by which it is known."""
+    """The registration: tasks and rows, by name, and its digest."""
 
     scale: str
     table: Mapping[str, Any]
@@ -42,11 +42,11 @@ class Board:
     rows: Mapping[str, Row]
 
     def on(self, task: str) -> list[str]:
-        """The rows that a task has."""
+        """Return the rows of a task."""
         return [name for name, row in self.rows.items() if row.fits(self.tasks[task])]
 
     def best(self, task: str, track: str, tried: Tried) -> Setting:
-        """The setting that is best on a track, and of those that tie the one with the smaller loss."""
+        """Return the best setting on a track; among ties, the one with the smaller loss."""
         by_loss = self.tasks[task].about["metric"] == "loss"
 
         def value(scored: Scores | None) -> tuple[float, float]:
@@ -59,7 +59,7 @@ class Board:
 
 @cache
 def read(scale: str) -> Board:
-    """The registration; at the scale ``smoke``, the little of it that says nothing about the question."""
+    """Return the registration; at the scale ``smoke``, a small part of it that is no evidence."""
     table, stamp = registered("natural")
     if scale not in ("full", "smoke"):
         raise ValueError(f"scale={scale!r} must be full or smoke: the leaderboard has no other")
@@ -73,13 +73,13 @@ def read(scale: str) -> Board:
 
 @dataclass(frozen=True)
 class Work:
-    """The jobs of a board, and the results that are kept of them."""
+    """The jobs of a board, and their stored results."""
 
     board: Board
     kept: Kept
 
     def __call__(self, jobs: Mapping[Job, Any]) -> dict[Job, Any]:
-        """Return the results of jobs; those that are not finished are left out if nothing may run."""
+        """Return the results of jobs; unfinished ones are omitted if nothing may run."""
         by_name = {"_".join(job): (job, given) for job, given in jobs.items()}
         left = [job for name, (job, _) in by_name.items() if not self.kept.has(name)]
         if self.kept.processes and left:
@@ -88,7 +88,7 @@ class Work:
         return {by_name[name][0]: result for name, result in made.items()}
 
     def trials(self, jobs: Mapping[Job, Sequence[Setting]]) -> dict[Job, list[Scores | None]]:
-        """The scores of settings, by job: means over the folds of tuning."""
+        """Return the scores of settings, by job: means over the folds of tuning."""
         given, folds = dict[Job, Any](), dict[Job, list[Job]]()
         for job, settings in jobs.items():
             task = self.board.tasks[job[0]]
@@ -101,7 +101,7 @@ class Work:
 
 
 def do(scale: str, work: tuple[Job, Mapping[str, Any]]) -> list[Scores | None]:
-    """What a job makes: scores of settings on the clients that a fold of tuning, or a split, leaves out."""
+    """Run a job: score settings on the clients that a fold of tuning, or a split, leaves out."""
     torch.set_num_threads(1)
     (name, other, _), given = work
     task, row, seed = read(scale).tasks[name], read(scale).rows[other], given["seed"]
@@ -122,7 +122,7 @@ def _mean(folds: Sequence[Scores | None]) -> Scores | None:
 
 
 def leaderboard(data: Sequence[str], scale: str, work: Path, processes: int = 1, say: Say = print) -> dict[str, Any]:
-    """What the tables are made from, on these data sets or all; with no processes, of what ``work`` has alone."""
+    """Return the numbers of the tables, on these data sets or all; with no processes, only from ``work``."""
     board = read(scale)
     for name in data:
         if name not in board.tasks:
@@ -146,7 +146,7 @@ def leaderboard(data: Sequence[str], scale: str, work: Path, processes: int = 1,
 
 
 def _made(board: Board, here: Sequence[str], work: Work) -> dict[str, dict[str, Any]]:
-    """By task and row: what each track chose, and its scores there, split by split."""
+    """Return, by task and row, the choice of each track, and its scores, split by split."""
     tracks, seeds, tried = board.table["tracks"], board.table["seeds_test"], _first(board, here, work)
     best = {(pair, track): board.best(pair[0], track, results) for pair, results in tried.items() for track in tracks}
     second = {
@@ -185,7 +185,7 @@ def _few(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def _first(board: Board, here: Sequence[str], work: Work) -> dict[tuple[str, str], Tried]:
-    """By task and row, what was tried first; where a best rate is at an end of the grid, all rows try more of them."""
+    """Return the first trials by task and row; if a best rate is at an end of the grid, all rows try more rates."""
     trials, tracks = board.table["trials"], board.table["tracks"]
     tried = {(task, row): Tried() for task in here for row in board.on(task)}
     grids, turn = {task: list[float]() for task in here}, 0
@@ -209,7 +209,7 @@ def _first(board: Board, here: Sequence[str], work: Work) -> dict[tuple[str, str
 
 
 def extended(grid: Sequence[float], best: Collection[float | None], trials: Mapping[str, Any]) -> list[float]:
-    """More learning rates beyond best ends of a grid, up to ``extensions`` times at each end."""
+    """Return more learning rates beyond best ends of a grid, up to ``extensions`` times at each end."""
     steps, most = range(1, trials["doublings"] + 1), 2.0 ** (trials["doublings"] * trials["extensions"])
     low, high = min(grid), max(grid)
     lower = [low / 2.0**step for step in steps] if low in best and low > min(trials["rates"]) / most else []

@@ -17,29 +17,30 @@ from research.statistics import Mean
 
 CONTROL, OURS = "FedAvg", "WAFL"
 FIRST = (CONTROL, OURS, "WAFL, shape of clients", "WAFL, radius auto", "random moves")
-"""The rows that the short table always has."""
+"""The rows that are always in the short table."""
 TITLES = {"clean": "as they are", "shift": "shifted"}
 NOTHING = "Nothing is made yet."
 
 
 @dataclass(frozen=True)
 class Board:
-    """The numbers, with what was registered about them."""
+    """The numbers, with their registration."""
 
     numbers: Mapping[str, Any]
     registration: Mapping[str, Any]
 
     def values(self, task: str, row: str, track: str, name: str) -> list[float | None]:
-        """A number in every split; None where training diverged."""
+        """Return a number in every split; None where training diverged."""
         splits = self.numbers["results"][task][row]["splits"]
         return [None if split[track] is None else split[track].get(name) for split in splits]
 
     def metric(self, task: str) -> str:
+        """Return the metric of a task."""
         common = self.registration["common"]["metric"]
         return self.registration["tasks"][task].get("metric", common)
 
     def value(self, task: str, row: str, track: str) -> float:
-        """The mean over splits of what decides, where larger is better; minus infinity where a training diverged."""
+        """Return the mean over splits of the metric, where larger is better; minus infinity if a training diverged."""
         values = self.values(task, row, track, self.metric(task))
         sign = -1.0 if self.metric(task) == "loss" else 1.0
         return -math.inf if None in values else sign * fmean(value or 0.0 for value in values)
@@ -59,10 +60,14 @@ class Board:
         ]
 
     def board(self, track: str) -> dict[str, dict[str, float]]:
+        """Return the values of all methods on all counted data sets."""
         return {task: {row: self.value(task, row, track) for row in self.ranked} for task in self.counted}
 
     def differences(self, task: str, track: str) -> dict[str, tuple[Mean, float]]:
-        """Each method minus FedAvg, with its corrected interval and its p-value after Holm; larger is better."""
+        """Return each method minus FedAvg, with its corrected interval and its p-value after Holm.
+
+        Larger is better.
+        """
         rows = self.numbers["results"][task]
         seen, unseen = self.numbers["clients"][task]
         sign, result = -1.0 if self.metric(task) == "loss" else 1.0, dict[str, tuple[Mean, float]]()
@@ -83,7 +88,7 @@ def page() -> dict[str, str]:
 
 
 def tables(numbers: Mapping[str, Any], registration: Mapping[str, Any]) -> dict[str, str]:
-    """Each table of the page, by its name."""
+    """Return each table of the page, by its name."""
     board = Board(numbers, registration)
     if not board.counted:
         return dict.fromkeys(("leaderboard-verdict", "leaderboard", "leaderboard-all", "leaderboard-data"), NOTHING)
@@ -99,7 +104,7 @@ def tables(numbers: Mapping[str, Any], registration: Mapping[str, Any]) -> dict[
 
 
 def _verdict(board: Board, ranks: Mapping[str, Mapping[str, float]]) -> str:
-    """What was registered to be decided, in words."""
+    """Return the registered verdict, in words."""
     lines: list[str] = []
     for track in ("shift", "clean"):
         p, level = against(CONTROL, board.board(track)), board.registration["verdict"]["level"]
@@ -122,7 +127,7 @@ def _verdict(board: Board, ranks: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def _counts(board: Board, row: str, track: str) -> tuple[int, int]:
-    """On how many of the counted data sets a method is above FedAvg for sure, and below."""
+    """Return the numbers of counted data sets on which a method is certainly above FedAvg, and below."""
     level = board.registration["verdict"]["level"]
     sure = [each[row][0].value for task in board.counted if row in (each := board.differences(task, track))
             and each[row][1] < level]  # fmt: skip
@@ -151,7 +156,7 @@ def _ranks(board: Board, ranks: Mapping[str, Mapping[str, float]], rows: Sequenc
 
 
 def _of_data(board: Board, task: str) -> str:
-    """The table of a data set: rows as registered, what decides on both tracks, and the worst tenth of the clients."""
+    """Return the table of a data set: registered rows, the metric on both tracks, and the clients' worst tenth."""
     rows, metric = board.numbers["results"][task], board.metric(task)
     differences, counted = {track: board.differences(task, track) for track in TITLES}, task in board.counted
     level, digits = board.registration["verdict"]["level"], 3 if metric == "loss" else 1
@@ -190,9 +195,9 @@ def _left(numbers: Mapping[str, Any]) -> str:
 
 
 def average_ranks(board: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Each method's rank, 1 being the highest value, averaged over the data sets; equal values share their ranks.
+    """Return each method's rank, 1 being the highest value, averaged over data sets; equal values share their ranks.
 
-    The board has, by data set, the value of each method; every data set must have the same methods.
+    The board contains, by data set, the value of each method; every data set must have the same methods.
     """
     from scipy.stats import rankdata
 
@@ -202,7 +207,7 @@ def average_ranks(board: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 
 
 def against(control: str, board: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """P-values of each method's average rank against the control's, adjusted by Holm.
+    """Return p-values of each method's average rank against the control's, adjusted by Holm.
 
     Demsar, "Statistical comparisons of classifiers over multiple data sets", JMLR 2006, section 3.2.2.
     """

@@ -18,13 +18,13 @@ REFERENCES: dict[str, Callable[..., Any]] = {
     "boosted tree": lambda **options: cast(Any, HistGradientBoostingClassifier)(early_stopping=False, **options),
     ALONE: lambda **options: LogisticRegression(max_iter=1000, **options),
 }
-"""Classifiers, by the names that the registration has for them."""
+"""The classifiers, by their names in the registration."""
 
 
 def fitted(name: str, seen: Federation, tested: Federation, setting: Setting) -> Callable[[Tensor, Tensor], Tensor]:
-    """A reference as a function of examples and their clients, from all who are seen, or from each one's own examples.
+    """Return a reference as a function of examples and their clients, fitted on all seen clients, or on each one alone.
 
-    It gives logarithms of probabilities; none is 0, as p from n examples counts as ``(n p + 1) / (n + classes)``.
+    It returns logarithms of probabilities; none is 0, since p from n examples counts as ``(n p + 1) / (n + classes)``.
     """
     alone, classes = name == ALONE, seen.num_outputs
     data = (

@@ -20,12 +20,12 @@ from wafl.train.loop import Trainer
 from wafl.tuning.space import Candidate, Setting, Space, draw_settings, make_space
 
 OURS = ("method", "declared", "pooled", "measurements", "needs")
-"""The keys of a row in the registration that are no options of its method, or values to try."""
+"""The keys of a row in the registration that are not options of its method, or values to try."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row, as the registration has it: here a reference, whose settings are all combinations of the listed values."""
+    """A row of the registration: here a reference, whose settings are all combinations of the listed values."""
 
     name: str
     about: Mapping[str, Any]
@@ -33,38 +33,41 @@ class Row:
 
     @property
     def listed(self) -> dict[str, Any]:
+        """The listed options."""
         return {key: value for key, value in self.about.items() if key not in OURS}
 
     def fits(self, task: NaturalTask) -> bool:
-        """Whether a task has it: some are for measurements alone, or need more clients than train in a fold."""
+        """Return whether a task has the row: some need measurements, or more clients than train in a fold."""
         fewest = min(seen.num_clients for seen, _ in task.tuning)
         return not (task.images and "measurements" in self.about) and fewest >= self.about.get("needs", 1)
 
     def first(self, task: NaturalTask, rates: Sequence[float]) -> list[Setting]:
-        """The settings to try first."""
+        """Return the settings to try first."""
         return [dict(zip(self.listed, values, strict=True)) for values in itertools.product(*self.listed.values())]
 
     def second(self, task: NaturalTask, best: Setting) -> list[Setting]:
-        """The settings to try then, given the best of the first."""
+        """Return the settings to try next, given the best of the first."""
         return []
 
     def fit(
         self, task: NaturalTask, seen: Federation, tested: Federation, settings: Sequence[Setting], seed: int
     ) -> Sequence[Model | None]:
-        """A model for each setting, from those who are seen; None if its training diverged."""
+        """Return a model for each setting, trained on the seen clients; None if its training diverged."""
         alone = self.name == ALONE
         return [Model(fitted(self.name, seen, tested, setting), alone=alone) for setting in settings]
 
 
 class MethodRow(Row):
-    """A method: first learning rates are tried, with own options where they do least; then those options."""
+    """A method: first learning rates are tried, with its options at their weakest effect; then those options."""
 
     def first(self, task: NaturalTask, rates: Sequence[float]) -> list[Setting]:
+        """Return the learning rates to try first, with the gentlest options."""
         searched = {**self.trials["everyone"], **self.trials["without_options"]}
         gentle = {name: value for name, value in self._space(task)[1].items() if name not in searched}
         return [{**gentle, "learning_rate": rate} for rate in rates]
 
     def second(self, task: NaturalTask, best: Setting) -> list[Setting]:
+        """Return settings of the method's options at the best learning rate."""
         space, options = self._space(task)
         candidate, count = self._candidate(task, task.tuning[0][0]), self.trials["settings"] + 1
         drawn = draw_settings(space, options, count, task.seed, lambda setting: candidate.spec(setting, 0))
@@ -73,6 +76,7 @@ class MethodRow(Row):
     def fit(
         self, task: NaturalTask, seen: Federation, tested: Federation, settings: Sequence[Setting], seed: int
     ) -> Sequence[Model | None]:
+        """Return a model for each setting, trained as lanes of one batched run."""
         candidate = self._candidate(task, seen)
         if "pooled" in self.about:
             seen = replace(seen, train=_merged(seen.train), test=_merged(seen.test), names=("everyone",))
@@ -84,7 +88,7 @@ class MethodRow(Row):
         return [None if run.diverged else Model.of(run) for run in runs]
 
     def _space(self, task: NaturalTask) -> tuple[Space, Setting]:
-        """What is searched besides the rate, and the setting of it that does least."""
+        """Return the search space besides the rate, and its setting with the weakest effect."""
         clients = task.tuning[0][0]
         candidate, features = self._candidate(task, clients), math.prod(clients.input_shape)
         searched = make_space(candidate, {"learning_rate": []}, features)
@@ -93,7 +97,7 @@ class MethodRow(Row):
         return space, {name: space[name].gentlest(options[name][1]) for name in space}
 
     def _candidate(self, task: NaturalTask, clients: Federation) -> Candidate:
-        """The method with its schedule on these clients: whatever it is, the total number of steps is the same."""
+        """Return the method with its schedule on these clients, with the same total number of steps."""
         declared = {"shifts": task.shifts()} if "declared" in self.about else {}
         method, about = METHODS[self.about.get("method", self.name)](**self.listed, **declared), task.about
         schedule = {name: about[name] for name in ("rounds", "local_steps", "batch_size", "average_last")}
@@ -113,5 +117,5 @@ def _merged(examples: Examples) -> Examples:
 
 
 def row_of(name: str, about: Mapping[str, Any], trials: Mapping[str, Any]) -> Row:
-    """A row of the registration."""
+    """Return a row of the registration."""
     return (Row if name in REFERENCES else MethodRow)(name, about, trials)

@@ -20,10 +20,10 @@ Scores = dict[str, dict[str, float]]
 
 @dataclass(frozen=True)
 class Model:
-    """What is tested: ``predict(x, who)`` gives logarithms of probabilities ``[N, classes]`` of clients' examples.
+    """A tested model: ``predict(x, who)`` returns logarithms of probabilities ``[N, classes]`` of clients' examples.
 
-    Attacks follow the slopes of ``run``; a model without one is not moved by them. One with ``alone`` is fitted to the
-    tested clients' training examples, and is tested on their other ones alone.
+    Attacks follow the slopes of ``run``; a model without one is not moved by them. A model with ``alone`` is fitted to
+    the tested clients' training examples, and is tested only on their other examples.
     """
 
     predict: Callable[[Tensor, Tensor], Tensor]
@@ -32,13 +32,13 @@ class Model:
 
     @classmethod
     def of(cls, run: Run) -> "Model":
-        """A trained run."""
+        """Return the model of a trained run."""
         return cls(lambda x, who: run.module(x).log_softmax(-1), run)
 
 
 @torch.no_grad()
 def scores(model: Model, task: NaturalTask, clients: Federation, seed: int) -> Scores:
-    """The scores of a model; under several shifts, their mean."""
+    """Return the scores of a model; under several shifts, their mean."""
     examples = clients.test if model.alone else clients.examples
     who = torch.repeat_interleave(torch.arange(clients.num_clients), examples.num_examples)
     x, y = examples.x, examples.y
@@ -66,7 +66,7 @@ def _of(logs: Tensor, y: Tensor, who: Tensor) -> dict[str, float]:
 
 
 def _auc(values: Tensor, y: Tensor) -> Tensor:
-    """The probability that an example of class 1 has a larger value than one of class 0; equal ones count half."""
+    """Return the probability that an example of class 1 has a larger value than one of class 0; ties count half."""
     from scipy.stats import rankdata
 
     ranks, ones = torch.from_numpy(rankdata(values.numpy())), int(y.sum())

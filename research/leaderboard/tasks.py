@@ -15,14 +15,14 @@ from wafl.data.named.datasets import Dataset
 from wafl.shifts import affine, gaussian_noise, rotation
 
 Split = tuple[Federation, Federation]
-"""The clients that train, and those that are tested and never train."""
+"""The clients that train, and the tested clients that never train."""
 
 
 class NaturalTask(Task):
-    """A task whose clients are people or places, or stand for them; by ``seed`` those are drawn who are tuned on."""
+    """A task whose clients are people or places, or represent them; ``seed`` draws the clients for tuning."""
 
     def clients(self, number: int = 0) -> Federation:
-        """All clients; turned digits get new clients for each number."""
+        """Return all clients; turned digits get new clients for each number."""
         if "turns" not in self.about:
             return self._everyone
         turns = [rotation(severity=angle / 90.0) for angle in self.about["turns"]]
@@ -33,14 +33,14 @@ class NaturalTask(Task):
         return super().clients()
 
     def dataset(self) -> Dataset:
-        """All its examples; with ``pool``, each pixel is the mean of a square of this side."""
+        """Return all examples; with ``pool``, each pixel is the mean of a square of this side."""
         whole, pool = super().dataset(), self.about.get("pool", 1)
         parts = whole.x_train, whole.x_test
         small = [avg_pool2d(x.float(), pool).round().to(x.dtype) if pool > 1 else x for x in parts]
         return replace(whole, x_train=small[0], x_test=small[1])
 
     def split(self, number: int) -> Split:
-        """Those who train, with those who are tuned on, and some of the others, who are unseen."""
+        """Return the clients that train, including those for tuning, and some of the others, which are unseen."""
         everyone = self.clients(number)
         if "unseen" in self.about:
             return everyone.set_apart([everyone.names.index(name) for name in self.about["unseen"]])
@@ -49,24 +49,25 @@ class NaturalTask(Task):
 
     @cached_property
     def tuning(self) -> list[Split]:
-        """In each fold, of those who are tuned on: who trains, and who judges."""
+        """The clients that train and the clients that judge, in each fold of the clients for tuning."""
         fixed = "unseen" in self.about
         tuners = self.split(self.seed)[0] if fixed else self.clients().set_apart(self._pool())[0]
         folds = min(self.about["folds"], tuners.num_clients)
         return [tuners.set_apart(range(first, tuners.num_clients, folds)) for first in range(folds)]
 
     def _pool(self) -> list[int]:
-        """The clients that no method is tuned on."""
+        """Return the clients that are never used for tuning."""
         total = self.clients().num_clients
         tuners = choose(self.seed, Purpose.UNSEEN, total, max(3, round(self.about["share_tuned"] * total)))
         return [client for client in range(total) if client not in tuners]
 
     @cached_property
     def images(self) -> bool:
+        """Whether the examples are images."""
         return self.dataset().max_value is not None
 
     def shifts(self) -> list[Attack]:
-        """What the clients of the second track are moved by: what was declared for images, or for measurements."""
+        """Return the declared shifts of the second track, for images or for measurements."""
         size = self.about["shift"]
         if self.images:
             return [PGD(size["epsilon"], steps=size["steps"])]
@@ -79,6 +80,6 @@ class NaturalTask(Task):
 
 
 def tasks_of(table: Mapping[str, Any]) -> dict[str, NaturalTask]:
-    """The tasks of the registration, by name."""
+    """Return the tasks of the registration, by name."""
     common, seed = table["common"], table["seed_tuning"]
     return {name: NaturalTask(name, common | settings, seed) for name, settings in table["tasks"].items()}

@@ -20,6 +20,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = options.make_parser(__doc__)
     parser.add_argument("--open", action="store_true", help="open the sealed clients of the promises that were issued")
     parser.add_argument("--output", type=Path, default=DOCS / "promises", help="the folder for the numbers")

@@ -28,6 +28,7 @@ NAME = "front-picture"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--output", type=Path, help=f"the file of the numbers; by default {NUMBERS.name}, or none if smallest"

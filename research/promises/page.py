@@ -35,7 +35,7 @@ def page() -> dict[str, str]:
 
 
 def tables(opened: Mapping[str, Any], registration: Mapping[str, Any]) -> dict[str, str]:
-    """Each table of the page, by its name."""
+    """Return each table of the page, by its name."""
     judged = verdicts(opened["rows"], registration["verdict"]["level"])
     by_kind = {kind: list(tasks) for kind, tasks in _kinds(registration).items()}
     return {
@@ -51,7 +51,7 @@ def _kinds(registration: Mapping[str, Any]) -> dict[str, Sequence[str]]:
 
 
 def _verdict(judged: Verdicts, registration: Mapping[str, Any]) -> str:
-    """The verdict on the primary statement, in words."""
+    """Return the verdict on the primary statement, in words."""
     primary = [each for each in judged if each["statement"] == registration["primary"]]
     failed = [f"{each['task']} ({each['method']})" for each in primary if each.get("failed")]
     tasks = len({each["task"] for each in primary if each["sealed"]})
@@ -77,7 +77,7 @@ def _verdict(judged: Verdicts, registration: Mapping[str, Any]) -> str:
 
 
 def _smaller(judged: Verdicts, statement: str) -> tuple[int, int]:
-    """On how many tasks WAFL promises less than FedAvg, on average over folds, and of how many."""
+    """Return the number of tasks on which WAFL promises less than FedAvg, averaged over folds, and of all tasks."""
     result = {
         (each["task"], each["method"]): each for each in judged if each["statement"] == statement and each["sealed"]
     }
@@ -96,7 +96,7 @@ def _expected(rows: Verdicts) -> str:
 
 
 def _summary(judged: Verdicts, by_kind: Mapping[str, Sequence[str]]) -> str:
-    """The loss, and the loss under attack: natural and made tasks, by method."""
+    """Return the table of the loss, and the loss under attack: natural and made tasks, by method."""
     rows: list[list[str]] = []
     for statement in ("loss", "moved"):
         for kind, tasks in by_kind.items():
@@ -153,7 +153,7 @@ def _by_task(judged: Verdicts, statement: str, by_kind: Mapping[str, Sequence[st
 
 
 def _own(judged: Verdicts, rows: Sequence[Mapping[str, Any]]) -> str:
-    """The promises about clients' distributions; these are unknown, so there is no verdict."""
+    """Return the promises about clients' distributions; these are unknown, so there is no verdict."""
     cells: list[list[str]] = []
     classes = {row["task"]: row.get("classes") for row in rows}
     for each in (each for each in judged if each["statement"] == "own"):

@@ -39,7 +39,7 @@ NAME, ISSUED, OPENED, PUBLIC, KEY = "promises", "issued.json", "opened.json", "p
 
 
 def issue_all(scale: str, output: Path, work: Path, say: Say = print) -> Path:
-    """Issue every promise of the registration; ``work`` has the key, and keeps models, certificates and done tasks."""
+    """Issue every promise of the registration; ``work`` has the key, models, certificates and finished tasks."""
     (table, stamp), key, path = registered(NAME), work / KEY, output / ISSUED
     if not (key.exists() and (output / PUBLIC).exists()):
         make = f"openssl genpkey -algorithm ed25519 -out {key}; openssl pkey -in {key} -pubout -out {output / PUBLIC}"
@@ -91,7 +91,7 @@ def _rows(table: Mapping[str, Any], work: Path, task: Task) -> Iterator[dict[str
 
 
 def trained(task: Task, method: str, seen: Federation) -> Run:
-    """A linear model: all clients take one step on all their examples per round."""
+    """Train a linear model: all clients take one step on all their examples per round."""
     made = METHODS[method](**({"radius": task.about["radius"]} if method == "WAFL" else {}))
     usual: dict[str, Any] = {"local_steps": 1, "batch_size": None, "check_optimum": False, "progress": False}
     options = {each: task.about[each] for each in ("rounds", "learning_rate")}
@@ -103,13 +103,13 @@ def _loss(clients: Federation) -> str:
 
 
 def confidence_for(confidences: Sequence[float], clients: int, *, own_sampling: bool) -> tuple[float, int] | None:
-    """The first confidence that this number of clients allows, and which of their numbers is promised; None if none."""
+    """Return the first confidence that this number of clients allows, and the promised rank; None if none."""
     ranks = ((each, rank_of(None, clients, (1 - Fraction(str(each))) / (1 + own_sampling))) for each in confidences)
     return next(((confidence, rank) for confidence, rank in ranks if rank <= clients), None)
 
 
 def open_all(scale: str, output: Path, work: Path, say: Say = print) -> Path:
-    """Open the sealed clients, and write what happened to them; refused unless all that was issued is as it was."""
+    """Open the sealed clients, and write the results; raise an error if anything that was issued has changed."""
     (table, stamp), path = registered(NAME), output / ISSUED
     if not path.is_file():
         raise FileNotFoundError(
@@ -136,7 +136,7 @@ def open_all(scale: str, output: Path, work: Path, say: Say = print) -> Path:
 
 
 def _promise(row: Mapping[str, Any], work: Path) -> Promise | None:
-    """The certificate of a row, which must be what was issued, byte by byte; None if it says nothing."""
+    """Return the certificate of a row, which must equal the issued one byte by byte; None if it has no value."""
     if row["value"] is None:
         return None
     path = work / f"{row['task']}-{row['fold']}-{row['method']}-{row['statement']}.json"
@@ -160,7 +160,7 @@ def _opened(row: Mapping[str, Any], promise: Promise | None, sealed: Federation,
 
 
 def happened_to(module: nn.Module, promise: Promise, clients: Federation) -> list[float]:
-    """What a promise is about, of each client's examples: where these may move, what the checker's attack reaches."""
+    """Return the promised quantity at each client's examples: if these may move, under the checker's attack."""
     claim, model = promise.parts.claim, known(module, output_loss(_loss(clients)))
     assert model is not None
     ball, radius, gamma = ball_of(claim), claim.rows[0].radius, promise.parts.witnesses[0].gamma

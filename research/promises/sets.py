@@ -39,6 +39,7 @@ NUMBERS = ROOT / "docs" / "evidence" / f"{NAME}.json"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = options.make_parser(__doc__)
     parser.add_argument("--output", type=Path, help=f"the file of the numbers; by default {NUMBERS.name}, or none")
     jobs.add_options(parser, NAME)

@@ -24,9 +24,9 @@ MOVES = {
     "noise": lambda deviation: gaussian_noise(severity=deviation),
     "blur": lambda pixels: blur(severity=pixels),
 }
-"""What clients that are made from images differ in."""
+"""The differences between clients that are made from images."""
 KEYS = ("x", "y", "who", "names")
-"""What a file has that stands in for a package: features, classes, the place of each example's client, and names."""
+"""The content of a file that replaces a package: features, classes, the index of each example's client, and names."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Moved:
     shifts: Sequence[Shift]
 
     def apply(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
+        """Return the images after all shifts."""
         for shift in self.shifts:
             x = shift.within((0.0, 1.0)).apply(x, seed, rows)
         return x
@@ -43,7 +44,7 @@ class Moved:
 
 @dataclass(frozen=True)
 class Task:
-    """A task: its name, its table in the registration, and its own seed, by its place there."""
+    """A task: its name, its table in the registration, and its seed, by its position there."""
 
     name: str
     about: Mapping[str, Any]
@@ -51,7 +52,7 @@ class Task:
 
     @property
     def missing(self) -> str | None:
-        """What it needs and is not here."""
+        """The missing data, or None."""
         if stand_in(self.name).is_file():
             return None
         if "table" in self.about:
@@ -59,7 +60,7 @@ class Task:
         return domains.missing([self.about["data"]], data_folder())
 
     def clients(self) -> Federation:
-        """All clients, with those that are sealed."""
+        """Return all clients, including the sealed ones."""
         whole, kinds = self.dataset(), self.about.get("moves")
         if kinds is None:
             return whole.partition(by_group=True)
@@ -72,7 +73,7 @@ class Task:
         return whole.partition(len(moves), labels_per_client=labels, sizes=sizes, skew=moves, seed=self.seed)
 
     def dataset(self) -> Dataset:
-        """All its examples: from the file that stands in for a package, from a table, or by the name of a data set."""
+        """Return all examples: from a file that replaces a package, from a table, or by the name of a data set."""
         if stand_in(self.name).is_file():
             with np.load(stand_in(self.name), allow_pickle=False) as kept:
                 x, y, who, names = (kept[key] for key in KEYS)
@@ -89,7 +90,7 @@ class Task:
         return _grouped(self.name, columns[whole, :-1].astype(np.float32), y, who, names.tolist())
 
     def folds(self, total: int) -> list[tuple[list[int], list[int], list[int]]]:
-        """In each fold, the numbers of clients that are seen, that calibrate, and that are sealed."""
+        """Return, for each fold, the indices of clients that are seen, that calibrate, and that are sealed."""
         order = permutation(Key.of(self.seed), Purpose.UNSEEN, torch.tensor(total), total)
         folds: list[tuple[list[int], list[int], list[int]]] = []
         for sealed in (part.tolist() for part in order.tensor_split(self.about["folds"])):
@@ -100,19 +101,19 @@ class Task:
 
 
 def stand_in(name: str) -> Path:
-    """The file that stands in for the package that a task's measurements come in, if there is one."""
+    """Return the path of the file that replaces the package of a task's measurements."""
     return data_folder() / f"{name}.table.npz"
 
 
 def _grouped(name: str, x: Any, y: Any, who: Any, names: Sequence[str]) -> Dataset:
-    """Measurements with classes, and who each is from, by the place of the name."""
+    """Return measurements with classes and their sources, by the index of the name."""
     inputs, labels, group = (torch.from_numpy(each) for each in (x, y, who))
     groups = group, group[:0], tuple(names)
     return Dataset(name, inputs, labels, inputs[:0], labels[:0], int(labels.max()) + 1, None, *groups)
 
 
 def tasks_of(table: Mapping[str, Any], scale: str) -> list[Task]:
-    """The tasks of a registration, in its order; the scale ``smoke`` has its own tasks."""
+    """Return the tasks of a registration, in its order; the scale ``smoke`` has its own tasks."""
     if scale not in ("full", "smoke"):
         raise ValueError(f"scale={scale!r} must be full or smoke: promises have no other")
     here, common = table if scale == "full" else table[scale], {key: table[key] for key in ("largest", "share_seen")}
@@ -124,6 +125,6 @@ def tasks_of(table: Mapping[str, Any], scale: str) -> list[Task]:
 
 
 def apart(clients: Federation, seen: Sequence[int], others: Sequence[int]) -> tuple[Federation, Federation]:
-    """The seen clients and some others, all prepared as for the seen ones; no other examples count."""
+    """Return the seen clients and some others, all prepared as for the seen ones; no other examples count."""
     some = clients.of_clients([*seen, *others])
     return some.set_apart(range(len(seen), some.num_clients))

@@ -8,10 +8,10 @@ from research.significance import holm
 
 
 def p_value(covered: int, sealed: int, calibration: int, rank: int) -> float:
-    """The probability that at most this number of sealed clients is covered by the calibration's number in a place.
+    """Return the probability that at most ``covered`` sealed clients are covered by the calibration's number at a rank.
 
     Sealed and calibration clients are exchangeable, and the sealed ones share one calibration draw, so the number of
-    those covered is ``BetaBinomial(sealed, place, calibration + 1 - place)``; ties only make it larger.
+    covered clients is ``BetaBinomial(sealed, place, calibration + 1 - place)``; ties only make it larger.
 
     >>> round(p_value(0, 1, 19, 19), 3)
     0.05
@@ -22,13 +22,13 @@ def p_value(covered: int, sealed: int, calibration: int, rank: int) -> float:
 
 
 def tightness(ratios: Sequence[float], confidence: float) -> float | None:
-    """1 over the ratio of what happened to what was promised, in the place of the confidence; None beyond the last."""
+    """Return 1 over the ratio of result to promise, at the rank of the confidence; None beyond the last."""
     rank = math.ceil(round((len(ratios) + 1) * confidence, 9))
     return 1.0 / max(sorted(ratios)[rank - 1], 1e-12) if rank <= len(ratios) else None
 
 
 def verdicts(rows: Sequence[Mapping[str, Any]], level: float) -> list[dict[str, Any]]:
-    """One verdict per statement, method and task, from all their folds; without a p-value for own sampling."""
+    """Return one verdict per statement, method and task, from all their folds; no p-value for own sampling."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for key in dict.fromkeys((row["statement"], row["method"], row["task"]) for row in rows):
         folds = [row for row in rows if (row["statement"], row["method"], row["task"]) == key]

@@ -42,7 +42,7 @@ from wafl.tuning.judging import hold_out
 NAME = "attack-frontier"
 NORMS = {"inf": float("inf"), "2": 2.0}
 SHOWN = 3.0
-"""The figure begins this many points below the hulls."""
+"""The number of points below the hulls at which the figure begins."""
 
 
 @dataclass(frozen=True)
@@ -58,21 +58,23 @@ class Job:
 
     @property
     def file(self) -> str:
+        """The name of the job's file."""
         what = "trial" if self.trial else f"test{self.partition}"
         return f"{self.data}-{self.family}-{self.size:g}-{self.rate:g}-{what}"
 
 
 @dataclass(frozen=True)
 class Attacked(Job):
-    """The same model, trained again to be shown under AutoAttack."""
+    """The same model, trained again for AutoAttack."""
 
     @property
     def file(self) -> str:
+        """The name of the job's file."""
         return f"{super().file}.autoattack"
 
 
 def plan(smallest: bool) -> dict[str, Any]:
-    """What the registration says; at its smallest, with what it has for that."""
+    """Return the registration; at its smallest, with its smoke settings."""
     content, _ = registered(NAME)
     small = content.pop("smoke")
     if smallest:
@@ -85,17 +87,19 @@ def plan(smallest: bool) -> dict[str, Any]:
 
 @cache
 def clients_of(data: str, partition: int, smallest: bool) -> wafl.Federation:
+    """Return the clients of a partition."""
     given = {name: value for name, value in plan(smallest)["data"][data].items() if name != "attack"}
     return wafl.load_dataset(data).partition(**given, seed=partition)
 
 
 def attacks(about: dict[str, Any], data: str) -> dict[str, wafl.PGD]:
+    """Return the PGD attacks of a data set, by norm."""
     sizes, steps = about["data"][data]["attack"], about["test"]["steps"]
     return {name: wafl.PGD(sizes[name], norm=norm, steps=steps) for name, norm in NORMS.items()}
 
 
 def autoattacks(about: dict[str, Any], job: Job) -> dict[str, AutoAttack]:
-    """AutoAttack in full, in the norms that the model's family is compared under."""
+    """Return AutoAttack in full, in the norms in which the model's family is compared."""
     sizes = about["data"][job.data]["attack"]
     return {
         norm: AutoAttack(epsilon=sizes[norm], norm=NORMS[norm]) for norm in about["families"][job.family]["against"]
@@ -103,14 +107,14 @@ def autoattacks(about: dict[str, Any], job: Job) -> dict[str, AutoAttack]:
 
 
 def few(clients: wafl.Federation, count: int) -> wafl.Federation:
-    """This many of the clients' test examples, evenly spaced in their order, at one client."""
+    """Return this number of the clients' test examples, evenly spaced in their order, at one client."""
     rows = torch.arange(count) * len(clients.test.y) // count
     x, y = clients.test.x[rows].numpy(), clients.test.y[rows].numpy()
     return wafl.Federation.from_arrays([(x, y, x, y)], bounds=clients.bounds, num_classes=clients.num_classes)
 
 
 def trained(job: Job, about: dict[str, Any], smallest: bool, device: str) -> tuple[wafl.Run, wafl.Federation]:
-    """The model, and who judges it."""
+    """Return the model and the clients that judge it."""
     clients = clients_of(job.data, job.partition, smallest)
     if job.trial:
         split = hold_out(clients, "examples", about["trials"]["share"], about["trials"]["seed"])
@@ -157,16 +161,18 @@ def read(job: Job, kept: Kept) -> dict[str, float] | None:
 
 
 def judged(job: Job, kept: Kept) -> float:
-    """Return what a trial is chosen by: the mean of the clean accuracy and those under both attacks."""
+    """Return the criterion of a trial: the mean of the clean accuracy and the accuracies under both attacks."""
     result = read(job, kept)
     return fmean(result.values()) if result else 0.0
 
 
 def middle(family: dict[str, Any], data: str) -> float:
+    """Return the middle size of a family."""
     return family["sizes"][data][len(family["sizes"][data]) // 2]
 
 
 def sizes_at(about: dict[str, Any], data: str, rates: dict[str, float], partition: int, trial: bool) -> Iterator[Job]:
+    """Yield the jobs of all families and sizes at these rates."""
     for name, family in about["families"].items():
         for size in family["sizes"][data]:
             yield Job(data, name, size, rates[name], partition, trial)
@@ -198,19 +204,19 @@ def everything(
 
 
 def points(rows: list[dict[str, Any]], families: list[str], norm: str, partition: int) -> list[tuple[float, float]]:
-    """Clean and attacked accuracy of every size of these families on a partition."""
+    """Return the clean and attacked accuracy of every size of these families on a partition."""
     mine = [row["accuracy"] for row in rows if row["family"] in families and row["partition"] == partition]
     return [(each["clean"], each[norm]) for each in mine]
 
 
 def whole(results: dict[str, Any]) -> list[int]:
-    """The partitions on which every model is trained; the others do not count."""
+    """Return the partitions on which every model is trained; the others do not count."""
     undone = {row["partition"] for row in results["rows"] if row["accuracy"] is None}
     return sorted({row["partition"] for row in results["rows"]} - undone)
 
 
 def compared(about: dict[str, Any], data: str, results: dict[str, Any]) -> list[dict[str, Any]]:
-    """WAFL's hull against every rival's, under each attack, on partitions that are done: differences and p-values."""
+    """Return differences and p-values of WAFL's hull and every rival's, under each attack, on finished partitions."""
     rows = [row for row in results["rows"] if row["accuracy"]]
     table: list[dict[str, Any]] = []
     for norm in NORMS:
@@ -232,7 +238,7 @@ def compared(about: dict[str, Any], data: str, results: dict[str, Any]) -> list[
 
 
 def shown(results: dict[str, Any]) -> str:
-    """The verdicts as Markdown, then what is missing, the levels, and the chosen points under AutoAttack."""
+    """Return the verdicts as Markdown, then missing jobs, the levels, and the chosen points under AutoAttack."""
     rivals = list(dict.fromkeys(row["rival"] for each in results.values() for row in each["compared"]))
     level = registered(NAME)[0]["verdict"]["level"]
     verdicts, levels, points, missing = list[list[str]](), list[list[str]](), list[list[str]](), list[str]()
@@ -260,13 +266,16 @@ def shown(results: dict[str, Any]) -> str:
 
 
 def signed(mean: Mean, decided: bool) -> str:
-    """A difference with its interval, in bold where it is decided."""
+    """Format a difference with its interval, in bold if it is decided."""
     text = f"{mean.value:+.1f}" + ("" if mean.half is None else f" ± {mean.half:.1f}")
     return f"**{text}**" if decided else text
 
 
 def draw(about: dict[str, Any], results: dict[str, Any], path: Path) -> None:
-    """Points and hulls of the partitions' means: one panel per data set and attack, which counts points far below."""
+    """Draw points and hulls of the partitions' means: one panel per data set and attack.
+
+    Each panel counts the points far below.
+    """
     from matplotlib.figure import Figure
 
     some = {data: each for data, each in results.items() if whole(each)}
@@ -299,7 +308,7 @@ def draw(about: dict[str, Any], results: dict[str, Any], path: Path) -> None:
 def means(
     about: dict[str, Any], data: str, results: dict[str, Any], families: list[str], norm: str
 ) -> list[tuple[float, float]]:
-    """Clean and attacked accuracy of every size, the mean over whole partitions."""
+    """Return the clean and attacked accuracy of every size, as means over whole partitions."""
     places, all_of = whole(results), list[tuple[float, float]]()
     for family in families:
         for size in about["families"][family]["sizes"][data]:
@@ -311,6 +320,7 @@ def means(
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = options.make_parser(__doc__)
     jobs.add_options(parser, NAME)
     parser.add_argument("--output", type=Path, help="write the numbers to this file")
@@ -335,6 +345,7 @@ def page() -> dict[str, str]:
 
 
 def one_data(about: dict[str, Any], data: str, given: argparse.Namespace, kept: Kept) -> dict[str, Any]:
+    """Return the results of a data set, with the comparisons."""
     results = everything(about, data, kept, given.smallest, given.device)
     return results | {"compared": compared(about, data, results)}
 

@@ -29,13 +29,14 @@ NAME = "certified-frontier"
 RIVALS: tuple[str, ...] = ("FedAvg with decay", "FedPGM", "random moves")
 OURS = "WAFL"
 NORMED = ("FedPGM", OURS)
-"""Methods that are trained in the norm of the ball that they are judged in."""
+"""The methods that are trained in the norm of the ball in which they are judged."""
 OPTION = {RIVALS[0]: "weight_decay", "FedPGM": "epsilon", "random moves": "noise", OURS: "radius"}
 NORMS = {"2": 2.0, "inf": math.inf}
 LEVELS = (0.25, 0.5, 0.75)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = options.make_parser(__doc__)
     shared.add_options(parser, NAME)
     given = options.read(parser, argv)
@@ -66,7 +67,7 @@ def page() -> dict[str, str]:
 
 
 def measure(kind: str, task: str, method: str, norm: str, split: int, about: Mapping[str, Any]) -> Rows:
-    """Clean and certified errors of one method on one split, by size."""
+    """Return clean and certified errors of one method on one split, by size."""
     train, test, classes = data_of(task, split, about)
     x, _ = shared.joined(train)
     spread, features = math.sqrt(float((x**2).sum(1).mean())), x.shape[1]
@@ -96,7 +97,7 @@ IMAGES = ("mnist", "digits")
 
 
 def data_of(task: str, split: int, about: Mapping[str, Any]) -> tuple[list[Pair], list[Pair], int]:
-    """The examples of those who train, those that are tested, and the number of classes."""
+    """Return the examples of the training clients, of the tested clients, and the number of classes."""
     if task not in IMAGES:
         train, test, classes = shared.people(task, about["unseen"], split)
         return *shared.prepared(train, test, scale=True), classes
@@ -113,7 +114,7 @@ def linear(
     clients: wafl.Federation, train: Sequence[Pair], method: str, norm: float, sizes: Sequence[float], seed: int,
     about: Mapping[str, Any],
 ) -> tuple[Sequence[wafl.Run], int]:  # fmt: skip
-    """Linear models trained to their optimum, one for each size, and how many are not there."""
+    """Train linear models to their optimum, one for each size; return them and the number away from it."""
     here = about["linear"]
     schedule = shared.to_optimum(shared.curvature(train), here["rounds"])
     trained, grid = method_of(method, sizes[-1], norm, here), {OPTION[method]: sizes}
@@ -127,7 +128,7 @@ def network(
     clients: wafl.Federation, train: Sequence[Pair], method: str, norm: float, sizes: Sequence[float], seed: int,
     about: Mapping[str, Any],
 ) -> tuple[Sequence[wafl.Run], int]:  # fmt: skip
-    """1-Lipschitz networks, one for each size; their optimum is unknown."""
+    """Train 1-Lipschitz networks, one for each size; their optimum is unknown."""
     here, runs = about["network"], list[wafl.Run]()
     schedule: dict[str, Any] = {"rounds": here["rounds"], "local_steps": 1, "batch_size": here["batch"], "seed": seed}
 
@@ -143,11 +144,11 @@ def network(
 
 
 KINDS = {"network": network, "linear": linear}
-"""How each kind of model is trained; the first takes longest."""
+"""The training of each kind of model; the first takes longest."""
 
 
 def method_of(name: str, size: float, norm: float, here: Mapping[str, Any]) -> wafl.Method:
-    """The method at a size; FedAvg's is an option of its schedule, or of its loss."""
+    """Return the method at a size; FedAvg's size is an option of its schedule, or of its loss."""
     if name == RIVALS[0]:
         return wafl.FedAvgM()
     given: dict[str, Any] = {OPTION[name]: size, "bounds": None, "server": wafl.servers.momentum()}
@@ -158,13 +159,16 @@ def method_of(name: str, size: float, norm: float, here: Mapping[str, Any]) -> w
 
 
 def gaps(theirs: Sequence[Point], ours: Sequence[Point]) -> list[float] | None:
-    """By how many points their frontier is above ours: on average, and at three levels; None if they share nothing."""
+    """Return the points by which their frontier is above ours: on average, and at three levels.
+
+    None without overlap.
+    """
     right, others = ([(-clean, -certified) for clean, certified in points] for points in (ours, theirs))
     return [100.0 * gap for gap in ahead(right, others, LEVELS)] or None
 
 
 def report(rows: Rows, about: Mapping[str, Any]) -> str:
-    """The verdict, the primary table, and one of other balls and levels, as Markdown."""
+    """Return the verdict, the primary table, and one of other balls and levels, as Markdown."""
     level, balls = about["verdict"]["level"], about["balls"]
     cases = list(dict.fromkeys((row["kind"], row["task"]) for row in rows))
     primary: list[list[str]] = []
@@ -201,7 +205,7 @@ def report(rows: Rows, about: Mapping[str, Any]) -> str:
 
 
 def compared(rows: Rows, kind: str, task: str, norm: str, rival: str, ball: int) -> tuple[Gap, tuple[float, ...], int]:
-    """The mean gap to a rival over splits, the mean gaps at three levels, and how many splits are left out."""
+    """Return the mean gap to a rival over splits, the gaps at three levels, and the number of omitted splits."""
     here = [row for row in rows if (row["kind"], row["task"]) == (kind, task) and norm in row]
     splits = sorted({row["split"] for row in here})
     differences = [gaps(*(_points(here, split, method, norm, ball) for method in (rival, OURS))) for split in splits]
@@ -214,7 +218,7 @@ def compared(rows: Rows, kind: str, task: str, norm: str, rival: str, ball: int)
 
 
 def _points(rows: Rows, split: int, method: str, norm: str, ball: int) -> list[Point]:
-    """The errors of a method's sizes; the smallest, 0, is FedAvg."""
+    """Return the errors of a method's sizes; the smallest, 0, is FedAvg."""
     wanted = (row for row in rows if row["split"] == split and (row["method"] == method or row["size"] == 0.0))
     return [(row["clean"], row[norm][ball]) for row in wanted if row["norm"] in (norm, "any")]
 

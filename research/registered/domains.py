@@ -61,12 +61,13 @@ class Job:
 
     @property
     def file(self) -> str:
+        """The name of the job's file."""
         what = "trial" if self.trial else f"test{self.seed}"
         return f"{self.target}-{self.family}-{self.center}-{self.rate:g}-{self.size:g}-{what}".replace(" ", "_")
 
 
 def plan(model: str, smallest: bool) -> dict[str, Any]:
-    """What the registration says; at its smallest, with what it has for that."""
+    """Return the registration; at its smallest, with its smoke settings."""
     content, _ = registered(REGISTERED[model])
     small = content.pop("smoke")
     if smallest:
@@ -78,10 +79,12 @@ def plan(model: str, smallest: bool) -> dict[str, Any]:
 
 
 def name_of(target: str) -> str:
+    """Return the name of a target's task."""
     return "turned_digits" if target == "digits" else f"to_{target}"
 
 
 def method_of(job: Job, about: dict[str, Any]) -> Method:
+    """Return the method of a job."""
     if job.family in ("AFL", "DRFA"):
         return wafl.METHODS[job.family](weights_step=job.size)
     given: dict[str, Any] = {"client_weights": wafl.weights.fixed(about["centers"][job.target][job.center])}
@@ -97,6 +100,7 @@ def method_of(job: Job, about: dict[str, Any]) -> Method:
 
 @cache
 def cost_matrix_around(target: str, source: int) -> CostMatrix:
+    """Return the cost matrix of a source's images."""
     return cost_matrix_of(task(name_of(target)).clients.train.of(source)[0])
 
 
@@ -138,10 +142,12 @@ def read(job: Job, kept: Kept) -> dict[str, Any]:
 
 
 def judged(job: Job, kept: Kept) -> float:
+    """Return the score of a trial."""
     return read(job, kept).get("judged", 0.0)
 
 
 def rows_of(about: dict[str, Any], target: str, families: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the rows of a target: families and centers."""
     known = (*about["centers"][target], "learned")
     return [
         (family, center) for family in families for center in about["families"][family]["centers"] if center in known
@@ -194,7 +200,7 @@ def one_target(
 
 
 def compared(about: dict[str, Any], target: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The ball that judges liked best against each rival's best row: the difference, its interval and p-value."""
+    """Compare the best ball in trials with each rival's best row: the difference, its interval and p-value."""
     labels = task(name_of(target)).target.test.y
 
     def best(families: Sequence[str]) -> dict[str, Any] | None:
@@ -227,7 +233,7 @@ def compared(about: dict[str, Any], target: str, rows: list[dict[str, Any]]) -> 
 
 
 def shown(results: dict[str, Any]) -> str:
-    """The verdicts and the accuracies as Markdown."""
+    """Return the verdicts and the accuracies as Markdown."""
     made = {row["rival"][0] for each in results.values() for row in each["compared"]}
     rivals, level = [name for name in RIVALS if name in made], registered("domains")[0]["verdict"]["level"]
     verdicts, rows = list[list[str]](), list[list[str]]()
@@ -249,6 +255,7 @@ def shown(results: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = options.make_parser(__doc__)
     jobs.add_options(parser, "domains")
     parser.add_argument("--output", type=Path, help="write the numbers to this file")
@@ -277,6 +284,7 @@ def page() -> dict[str, str]:
 
 
 def whole(about: dict[str, Any], target: str, given: argparse.Namespace, kept: Kept) -> dict[str, Any]:
+    """Return the results of a target, with the comparisons."""
     families = given.families or list(about["families"])
     train = partial(work, name=given.model, smallest=given.smallest, device=given.device)
     rows = one_target(about, target, families, kept, train, given.ahead)

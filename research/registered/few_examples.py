@@ -29,13 +29,14 @@ from wafl.base.errors import DivergedError, UnboundedError
 
 NAME = "few-examples"
 NUMBERS = {"loss": ("log-loss", 1.0), "accuracy": ("accuracy, points", -100.0)}
-"""What is judged, its name, and what turns it into something of which less is better."""
+"""The judged numbers, their names, and the factors that make smaller values better."""
 TUNED = "tuned decay"
 IMAGES = ("digits", "mnist")
 DRAWS = 20_000
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = options.make_parser(__doc__)
     shared.add_options(parser, NAME)
     given = options.read(parser, argv)
@@ -58,7 +59,7 @@ def page() -> dict[str, str]:
 
 
 def measure(task: str, examples: int, split: int, about: Mapping[str, Any]) -> Rows:
-    """What every decay, the tuned one and every rule give on one split; nothing if clients have too few examples."""
+    """Return the results of every decay, the tuned one and every rule on one split; none for too few examples."""
     everybody, test, classes = data_of(task, split, about)
     if 2 * sum(len(y) >= examples for _, y in everybody) < len(everybody):
         return []
@@ -79,7 +80,7 @@ def measure(task: str, examples: int, split: int, about: Mapping[str, Any]) -> R
 
 
 def data_of(task: str, split: int, about: Mapping[str, Any]) -> tuple[list[Pair], list[Pair], int]:
-    """All examples of those who train and of those who never do, and the number of classes."""
+    """Return all examples of the training clients and of the others, and the number of classes."""
     if task not in IMAGES:
         return shared.people(task, about["unseen"], split)
     sizes = (float(about["images"]), 0.0) if task == "mnist" else None
@@ -90,7 +91,7 @@ def data_of(task: str, split: int, about: Mapping[str, Any]) -> tuple[list[Pair]
 
 
 def folds_of(pairs: Sequence[Pair], count: int, draws: np.random.Generator) -> list[tuple[list[Pair], list[Pair]]]:
-    """The clients that train and those that judge, each of them once."""
+    """Return the clients that train and the clients that judge, each of them once."""
     parts = np.array_split(draws.permutation(len(pairs)), count)
     return [
         ([pair for index, pair in enumerate(pairs) if index not in part], [pairs[index] for index in part])
@@ -101,7 +102,7 @@ def folds_of(pairs: Sequence[Pair], count: int, draws: np.random.Generator) -> l
 def by_decay(
     train: Sequence[Pair], test: Sequence[Pair], classes: int, seed: int, about: Mapping[str, Any]
 ) -> list[dict[str, float]]:
-    """The scores of FedAvg with each decay."""
+    """Return the scores of FedAvg with each decay."""
     clients, bent = shared.federation(train, classes), shared.curvature(train)
     schedule = shared.to_optimum(bent, about["rounds"])
     method = wafl.FedAvgM()
@@ -113,7 +114,7 @@ def by_decay(
 def by_rule(
     train: Sequence[Pair], test: Sequence[Pair], classes: int, seed: int, about: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """The radius and the scores of each rule; where training diverges, the scores of guessing."""
+    """Return the radius and the scores of each rule; where training diverges, the scores of guessing."""
     clients, (x, _) = shared.federation(train, classes), shared.joined(train)
     spectrum = np.linalg.svd(x - x.mean(0), compute_uv=False) ** 2 / len(x)
     largest = math.sqrt(2.0 * spectrum[0] * math.log(1.0 / about["alpha"]) / len(x))
@@ -138,7 +139,7 @@ def by_rule(
 
 
 def score(model: torch.nn.Module, test: Sequence[Pair]) -> dict[str, float]:
-    """The accuracy and the mean log-loss on all examples."""
+    """Return the accuracy and the mean log-loss on all examples."""
     x, y = shared.joined(test)
     with torch.no_grad():
         logs = copy.deepcopy(model).double()(torch.from_numpy(x)).log_softmax(-1).numpy()
@@ -146,7 +147,7 @@ def score(model: torch.nn.Module, test: Sequence[Pair]) -> dict[str, float]:
 
 
 def regrets(rows: Rows, number: str) -> dict[str, dict[int, dict[str, float]]]:
-    """By task and split, the regret of the tuned decay and of every rule, averaged over the numbers of examples."""
+    """Return, by task and split, the regret of the tuned decay and of every rule, averaged over numbers of examples."""
     sign, result = NUMBERS[number][1], {}
     for task, examples in dict.fromkeys((row["task"], row["examples"]) for row in rows):
         here = [row for row in rows if (row["task"], row["examples"]) == (task, examples)]
@@ -165,7 +166,7 @@ def regrets(rows: Rows, number: str) -> dict[str, dict[int, dict[str, float]]]:
 
 
 def judged(rows: Rows, number: str, about: Mapping[str, Any]) -> tuple[list[list[str]], dict[str, list[Gap]]]:
-    """The lines of a table, and by rule, how far it is ahead of the tuned decay on each task, after Holm."""
+    """Return the lines of a table, and by rule, its lead over the tuned decay on each task, after Holm."""
     by_task, ratios = regrets(rows, number), {row["task"]: row["ratio"] for row in rows}
     names = [TUNED, *about["rules"]]
     ahead = {
@@ -187,7 +188,7 @@ def judged(rows: Rows, number: str, about: Mapping[str, Any]) -> tuple[list[list
 
 
 def report(rows: Rows, about: Mapping[str, Any]) -> str:
-    """The verdict, and a table of regrets for log-loss and accuracy, and for each number of examples, as Markdown."""
+    """Return the verdict, and a table of regrets for log-loss and accuracy by number of examples, as Markdown."""
     level, parts, heads = about["verdict"]["level"], [], [TUNED, *about["rules"]]
     _, ahead = judged(rows, "loss", about)
     for rule, listed in ahead.items():

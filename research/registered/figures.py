@@ -23,6 +23,7 @@ IMAGES = ROOT / "docs" / "images"
 
 
 def main() -> None:
+    """Draw all figures."""
     for name, draw in DRAWN.items():
         path = ROOT / "docs" / "evidence" / f"{name}.json"
         if path.exists():
@@ -31,7 +32,7 @@ def main() -> None:
 
 
 def draw_frontiers(rows: Sequence[dict[str, Any]], about: dict[str, Any]) -> Figure:
-    """Certified against clean error by size, means over splits; one panel for each task and norm."""
+    """Draw certified against clean error by size, means over splits; one panel for each task and norm."""
     ball = about["balls"].index(about["primary_ball"])
     cases = list(dict.fromkeys((row["kind"], row["task"]) for row in rows))
     figure = Figure(figsize=(2.6 * len(cases), 5.0), layout="constrained")
@@ -65,7 +66,7 @@ def draw_frontiers(rows: Sequence[dict[str, Any]], about: dict[str, Any]) -> Fig
 
 
 def draw_regrets(rows: Sequence[dict[str, Any]], about: dict[str, Any]) -> Figure:
-    """The regret in log-loss by the number of examples, means over splits; one panel for each task."""
+    """Draw the regret in log-loss by the number of examples, means over splits; one panel for each task."""
     tasks = [task for task in about["tasks"] if any(row["task"] == task for row in rows)]
     figure = Figure(figsize=(2.3 * len(tasks), 3.2), layout="constrained")
     panels: Any = figure.subplots(1, len(tasks), squeeze=False)
@@ -92,4 +93,4 @@ def draw_regrets(rows: Sequence[dict[str, Any]], about: dict[str, Any]) -> Figur
 
 
 DRAWN = {"certified-frontier": draw_frontiers, "few-examples": draw_regrets, "sealed-sets": sets_page.draw}
-"""What draws each figure, from the rows of the numbers and the registration."""
+"""The function that draws each figure, from the rows of the numbers and the registration."""

@@ -10,7 +10,7 @@ Point = tuple[float, float]
 
 
 def upper_hull(points: Sequence[Point]) -> list[Point]:
-    """The corners of what mixtures of models reach, from the least clean accuracy that is worth it to the most."""
+    """Return the corners of the best mixtures of models, from the least useful clean accuracy to the most."""
     hull: list[Point] = []
     for point in sorted(points):
         while hull and (point[1] >= hull[-1][1] or (len(hull) > 1 and _turn(hull[-2], hull[-1], point) >= 0.0)):
@@ -20,26 +20,26 @@ def upper_hull(points: Sequence[Point]) -> list[Point]:
 
 
 def _turn(first: Point, middle: Point, last: Point) -> float:
-    """Positive where the middle lies below the line from the first to the last."""
+    """Return a positive number if the middle lies below the line from the first to the last."""
     ahead, aside = (last[0] - first[0], last[1] - first[1]), (middle[0] - first[0], middle[1] - first[1])
     return ahead[1] * aside[0] - ahead[0] * aside[1]
 
 
 def height(points: Sequence[Point], clean: np.ndarray) -> np.ndarray:
-    """What the hull reaches with at least this much clean accuracy; below its first corner, that corner."""
+    """Return the hull's height at this clean accuracy or more; below its first corner, that corner's height."""
     corners = np.array(upper_hull(points))
     return np.interp(clean, corners[:, 0], corners[:, 1])
 
 
 def common(ours: Sequence[Point], theirs: Sequence[Point]) -> Point | None:
-    """The clean accuracies that both sets of points span; None if they do not overlap."""
+    """Return the clean accuracies that both sets of points span, or None if they do not overlap."""
     low = max(min(clean for clean, _ in points) for points in (ours, theirs))
     high = min(max(clean for clean, _ in points) for points in (ours, theirs))
     return (low, high) if low < high else None
 
 
 def ahead(ours: Sequence[Point], theirs: Sequence[Point], levels: Sequence[float] = (0.25, 0.5, 0.75)) -> list[float]:
-    """By how much the first hull lies above the second: the mean over the common interval, then at parts of it."""
+    """Return the height of the first hull above the second: the mean over the common interval, then at parts of it."""
     span = common(ours, theirs)
     if span is None:
         return []

@@ -21,10 +21,10 @@ def chosen_rates(
     Where a best rate is at an edge of the grid, all rows also try half or twice that rate.
 
     Args:
-        rows: who chooses.
+        rows: the rows that choose.
         trial: the job of a row at a rate.
         judged: the score of a finished job; larger is better.
-        trials: the registered ``rates``, and how many ``extensions`` there are at most.
+        trials: the registered ``rates``, and the maximum number of ``extensions``.
         do: runs jobs.
     """
     rates: list[float] = list(trials["rates"])

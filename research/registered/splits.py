@@ -77,7 +77,7 @@ def reported(name: str, report: Callable[[Rows, Mapping[str, Any]], str]) -> dic
 
 
 def by_client(clients: wafl.Federation) -> list[Pair]:
-    """All examples of every client, for training or not."""
+    """Return all examples of every client, for training or not."""
     parts = [(*clients.train.of(client), *clients.test.of(client)) for client in range(clients.num_clients)]
     return [
         (torch.cat([x, x_test]).flatten(1).double().numpy(), torch.cat([y, y_test]).numpy())
@@ -86,14 +86,14 @@ def by_client(clients: wafl.Federation) -> list[Pair]:
 
 
 def people(name: str, share: float, split: int) -> tuple[list[Pair], list[Pair], int]:
-    """Those who train, those who never do, and the number of classes."""
+    """Return the training clients, the others, and the number of classes."""
     everyone = wafl.load_dataset(name).partition(by_group=True)
     seen, unseen = everyone.hold_out(share, seed=split)
     return by_client(seen), by_client(unseen), everyone.num_outputs
 
 
 def prepared(train: Sequence[Pair], test: Sequence[Pair], *, scale: bool) -> tuple[list[Pair], list[Pair]]:
-    """Both sides less the mean of the training examples and, if asked, over the deviation of each feature."""
+    """Subtract the mean of the training examples and, with ``scale``, divide by the deviation of each feature."""
     x = np.concatenate([x for x, _ in train])
     deviation = x.std(0) if scale else np.ones(x.shape[1])
     unit = np.where(deviation > 0.0, deviation, 1.0)
@@ -102,26 +102,29 @@ def prepared(train: Sequence[Pair], test: Sequence[Pair], *, scale: bool) -> tup
 
 
 def federation(pairs: Sequence[Pair], classes: int) -> wafl.Federation:
-    """Clients all of whose examples train."""
+    """Return clients that train on all their examples."""
     return wafl.Federation.from_arrays(
         [(x.astype(np.float32), y) for x, y in pairs], test_fraction=0.0, num_classes=classes
     )
 
 
 def joined(pairs: Sequence[Pair]) -> Pair:
-    """The examples of all clients together."""
+    """Return the examples of all clients together."""
     return np.concatenate([x for x, _ in pairs]), np.concatenate([y for _, y in pairs])
 
 
 def curvature(pairs: Sequence[Pair]) -> float:
-    """How bent the cross-entropy of a linear model can be: half the largest eigenvalue of ``E[(x, 1) (x, 1)^T]``."""
+    """Return the largest curvature of a linear model's cross-entropy.
+
+    It is half the largest eigenvalue of ``E[(x, 1) (x, 1)^T]``.
+    """
     x, _ = joined(pairs)
     both = np.concatenate([x, np.ones((len(x), 1))], axis=1)
     return float(np.linalg.norm(both, 2)) ** 2 / len(x) / 2.0
 
 
 def to_optimum(bent: float, rounds: int) -> dict[str, Any]:
-    """A schedule of one step per round of all clients on everything; the server has momentum besides.
+    """Return a schedule of one step per round of all clients on all examples; the server also has momentum.
 
     The learning rate is 1 over the curvature, and falls to zero in the second half.
     """
@@ -130,7 +133,7 @@ def to_optimum(bent: float, rounds: int) -> dict[str, Any]:
 
 
 def falling(part: float) -> float:
-    """The learning rate, as a share of the first, after this part of the rounds."""
+    """Return the learning rate, as a share of the first, after this part of the rounds."""
     return min(1.0, 2.0 * (1.0 - part))
 
 
@@ -146,11 +149,12 @@ class Gap:
         return f"{self.mean:+.2f} ± {self.half:.2f}"
 
     def marked(self, level: float) -> str:
+        """Format the gap, in bold if it is significant."""
         return f"**{self}**" if self.p < level else str(self)
 
 
 def corrected(values: Sequence[float], ratio: float) -> Gap:
-    """Nadeau and Bengio's corrected t: the variance of a mean over n splits is taken to be ``(1 / n + ratio) s^2``.
+    """Apply Nadeau and Bengio's corrected t, with ``(1 / n + ratio) s^2`` as the variance of a mean over n splits.
 
     ``ratio`` is the number of clients that test over clients that train; 0 where splits share no examples.
 
@@ -164,5 +168,5 @@ def corrected(values: Sequence[float], ratio: float) -> Gap:
 
 
 def holm(gaps: Sequence[Gap]) -> list[Gap]:
-    """The same with p-values adjusted for their number, by Holm's procedure."""
+    """Return the gaps with p-values adjusted for their number, by Holm's procedure."""
     return [replace(gap, p=p) for gap, p in zip(gaps, adjusted([gap.p for gap in gaps]), strict=True)]

@@ -24,6 +24,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = options.make_parser(__doc__)
     parser.add_argument("names", nargs="*", help="such as figure-4; by default, list them")
     parser.add_argument("--protocol", default="fair", choices=files.PROTOCOLS, help="the paper's settings, or tuned")

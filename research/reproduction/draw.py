@@ -44,7 +44,7 @@ def draw(numbers: Numbers, path: Path) -> Path | None:
 
 
 def means(rows: Sequence[Mapping[str, Any]], by: str, value: str) -> dict[Any, Mean]:
-    """The mean of one value of the rows over the seeds, by another value."""
+    """Return the mean of one value of the rows over the seeds, by another value."""
     groups: dict[Any, list[float]] = {}
     for row in rows:
         if row.get(value) is not None:
@@ -53,7 +53,7 @@ def means(rows: Sequence[Mapping[str, Any]], by: str, value: str) -> dict[Any, M
 
 
 def tested(numbers: Numbers, test: str, **where: Any) -> Rows:
-    """The rows of a test that have these values."""
+    """Return the rows of a test that have these values."""
     return [
         row
         for row in numbers["rows"]
@@ -129,7 +129,7 @@ def _logarithmic(axis: Any) -> None:
 
 
 def matching_gamma(numbers: Numbers) -> float | None:
-    """The gamma whose moves are as long as the attack's, measured or by the achieved radius that is closest in l2."""
+    """Return the gamma whose moves are as long as the attack's, measured or by the closest achieved radius in l2."""
     near = [row for row in numbers["rows"] if "gamma" in row and "matching_gamma" in row]
     if near:
         return min(near, key=lambda row: abs(math.log(row["gamma"] / row["matching_gamma"])))["matching_gamma"]
@@ -178,4 +178,4 @@ FIGURES: dict[str, Callable[[Numbers, Any], None] | None] = {
     "domains": None,
     "partition": None,
 }
-"""How each kind of experiment is drawn; None is a table."""
+"""The function that draws each kind of experiment; None is a table."""

@@ -36,17 +36,17 @@ FILES = {each.name: Path(each.file or "").stem for each in PAPER}
 """The file of each of the paper's figures and tables."""
 
 UNSET = "unset"
-"""The value that takes a key away."""
+"""The value that removes a key."""
 
 
 @dataclass(frozen=True)
 class Part:
     """One data set (``part``) of the experiment ``name``, under one protocol, at one scale.
 
-    ``figure`` is how it is drawn, a key of ``FIGURES`` in ``draw.py``. ``tests`` are what the trained models are tested
-    with, by name: an attack as in an experiment file, and ``attacked``. ``judged`` is what becomes of the held-out
-    examples that trials are judged on, a key of ``JUDGED`` in ``reproduce.py``; None leaves them as they are.
-    ``content`` is everything that the file says about this part, by which saved numbers are known again.
+    ``figure`` is the kind of drawing, a key of ``FIGURES`` in ``draw.py``. ``tests`` are the tests of the trained
+    models, by name: an attack as in an experiment file, and ``attacked``. ``judged`` is the change of the held-out
+    examples that judge trials, a key of ``JUDGED`` in ``reproduce.py``; None changes nothing. ``content`` is the file's
+    full content about this part, which identifies saved numbers.
     """
 
     name: str
@@ -62,22 +62,22 @@ class Part:
 
     @property
     def number(self) -> str:
-        """What commands call it: the paper's number if it has one."""
+        """The name in commands: the paper's number if it has one."""
         return FIGURES.get(self.name, self.name)
 
     @property
     def label(self) -> str:
-        """What the files of the part are called; only the full scale has no suffix."""
+        """The name of the part's files; only the full scale has no suffix."""
         base = f"{self.name}-{self.part}-{self.protocol}"
         return base if self.scale == "full" else f"{base}-{self.scale}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What pickle keeps: an experiment as text, because the classes of its methods have no name to be found by."""
+        """Pickle an experiment as text, because the classes of its methods cannot be found by name."""
         others = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "experiment"}
         return _with_experiment, (others, to_toml(self.experiment))
 
     def on(self, device: str) -> Self:
-        """The same part, tuned, trained and tested on this device; its numbers count as the same."""
+        """Return the part tuned, trained and tested on this device; its numbers count as the same."""
         return replace(self, experiment=self.experiment.model_copy(update={"device": str(find_device(device))}))
 
 
@@ -129,14 +129,14 @@ def _part(name: str, part: str, protocol: Protocol, scale: Scale, file: Mapping[
 
 
 def _at_rounds(table: dict[str, Any], rounds: list[int] | None) -> list[dict[str, Any]]:
-    """The same method after several numbers of rounds: each run is a beginning of the longest."""
+    """Return the method after several numbers of rounds: each run is a beginning of the longest."""
     if rounds is None:
         return [table]
     return [{**table, "name": f"{table['name']}-round-{count}", "rounds": count} for count in rounds]
 
 
 def _resolved(table: Mapping[str, Any], chosen: tuple[str, ...], others: set[str]) -> dict[str, Any]:
-    """A table, changed by its chosen sections, the deepest last, and the sections of a scale after all others."""
+    """Return a table, changed by its chosen sections, the deepest last, and a scale's sections after all others."""
     result: dict[str, Any] = {}
     layers = sorted(_layers(table, chosen, others), key=lambda each: (not SCALED.isdisjoint(each[0]), len(each[0])))
     for _, layer in layers:
@@ -147,7 +147,7 @@ def _resolved(table: Mapping[str, Any], chosen: tuple[str, ...], others: set[str
 def _layers(
     table: Mapping[str, Any], chosen: tuple[str, ...], others: set[str], path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """What a table says itself, and what each chosen section in it says, each with its path."""
+    """Yield the content of a table, and of each chosen section in it, with their paths."""
     yield path, {key: value for key, value in table.items() if key not in others}
     for name in chosen:
         if name in table:
@@ -155,7 +155,7 @@ def _layers(
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Two tables in one: tables in them are joined key by key, and anything else is replaced by what is above."""
+    """Merge two tables: nested tables are joined key by key, and other values of ``above`` replace those ``below``."""
     result = dict(below)
     for key, value in above.items():
         if isinstance(value, dict) and isinstance(old := result.get(key), dict):
@@ -166,7 +166,7 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 
 
 def _pruned(table: Mapping[str, Any]) -> dict[str, Any]:
-    """A table without the keys that are unset."""
+    """Return a table without the keys that are unset."""
     return {
         key: _pruned(cast("dict[str, Any]", value)) if isinstance(value, dict) else value
         for key, value in table.items()

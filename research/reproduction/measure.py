@@ -20,7 +20,7 @@ from wafl.theory.calibration import calibrate
 from wafl.train.embedded import find_device
 
 LAST = 0.25
-"""The share of the rounds, at the end, over which an achieved radius is averaged."""
+"""The share of the last rounds over which an achieved radius is averaged."""
 
 
 def measured(
@@ -32,7 +32,7 @@ def measured(
     match: bool = False,
     condition: bool = False,
 ) -> list[dict[str, Any]]:
-    """What a method gave that is done in a study: one row per run, test and share of attacked clients.
+    """Return a finished method's results in a study: one row per run, test and share of attacked clients.
 
     The attacked clients are drawn by the run's seed, so methods are compared on the same ones. ``tests`` are attacks by
     name, as in an experiment file, each with its shares ``attacked`` (none is clean data), and ``seeds`` if only some
@@ -64,7 +64,7 @@ def measured(
 
 
 def _tested_once(kept: Path, run: Run, clients: Federation, name: str, test: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows of one test of a run, from the file of what was tested before: some attacks take minutes."""
+    """Return the rows of one test of a run, stored in a file, since some attacks take minutes."""
     known = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
     key = json.dumps([name, test], sort_keys=True)
     if key not in known:
@@ -96,7 +96,7 @@ def _attack(test: Mapping[str, Any]) -> ModelAttack | None:
 
 
 def matching_gamma(run: Run, clients: Federation, test: Mapping[str, Any]) -> float:
-    """The gamma whose moves are as long as an attack's, at this model: the blue line of the paper's figure 3."""
+    """Return the gamma whose moves are as long as an attack's, at this model: the blue line of the paper's figure 3."""
     attack = _attack(test)
     assert attack is not None
     bounds = None if test.get("bounds") == "none" else DATA
@@ -104,7 +104,7 @@ def matching_gamma(run: Run, clients: Federation, test: Mapping[str, Any]) -> fl
 
 
 def achieved_radius(run: Run) -> float | None:
-    """The mean achieved radius of the last rounds; None if the method moves nothing."""
+    """Return the mean achieved radius of the last rounds, or None if the method moves nothing."""
     radii = [value for value in run.history.column("achieved_radius") if value is not None]
     last = radii[-max(1, round(LAST * len(radii))) :]
     return sum(last) / len(last) if last else None

@@ -30,7 +30,7 @@ DOCS = ROOT / "docs"
 TABLE_1 = {"n_i/n": 29.7, "1/m": 41.6, "AFL": 42.5, "DRFA": 43.2, "WAFL": 46.7}
 """The last column of the paper's table 1: the mean over its three targets."""
 MANY = 12
-"""Of more lines than this, the page shows the best of each method, and folds the others."""
+"""The number of lines above which the page shows the best of each method, and folds the others."""
 
 
 def page() -> dict[str, str]:
@@ -54,7 +54,7 @@ def page() -> dict[str, str]:
 
 
 def of_experiment(numbers: Mapping[str, Any]) -> str:
-    """The table of an experiment as Markdown: the mean and interval of every method under every test."""
+    """Return the table of an experiment as Markdown: the mean and interval of every method under every test."""
     if numbers["figure"] == "partition":
         rows = numbers["rows"]
         cells = [[f"{cell:.1f}" if isinstance(cell, float) else str(cell) for cell in row.values()] for row in rows]
@@ -156,7 +156,7 @@ def _ours(item: Mapping[str, str]) -> str:
 
 
 def with_numbers(text: str, numbers: Mapping[str, Any]) -> str:
-    """A text with the numbers that it asks for in double brackets."""
+    """Return a text with the numbers that it requests in double brackets."""
 
     def number(match: re.Match[str]) -> str:
         experiment, label, *where = match[1].split()
@@ -186,24 +186,24 @@ def with_numbers(text: str, numbers: Mapping[str, Any]) -> str:
 
 @cache
 def parts() -> dict[str, Part]:
-    """What the experiments' files say now, by the name of the numbers."""
+    """Return the current content of the experiments' files, by the name of the numbers."""
     every = (part for name in names() for protocol in PROTOCOLS for part in read(name, protocol, "full"))
     return {part.label: part for part in every}
 
 
 def in_file(label: str) -> set[str]:
-    """The methods that the file of an experiment lists, whether or not its numbers have them."""
+    """Return the methods that the file of an experiment lists, whether or not its numbers have them."""
     return {method.label for method in parts()[label].experiment.methods} if label in parts() else set()
 
 
 def earlier(label: str, numbers: Mapping[str, Any]) -> str:
-    """A note if the file of an experiment has changed since its numbers were made."""
+    """Return a note if the file of an experiment has changed since its numbers were made."""
     same = label in parts() and digest(parts()[label]) == numbers["digest"]
     return "" if same else "made with an earlier version of its file"
 
 
 def _by_seed(rows: Sequence[Mapping[str, Any]], where: Sequence[str]) -> dict[int, float]:
-    """The accuracies under a test at a share."""
+    """Return the accuracies under a test at a share."""
     tested = [row for row in rows if "test" in row]
     return {row["seed"]: row["accuracy"] for row in tested if [row["test"], f"{row['attacked']:g}"] == list(where)}
 

@@ -21,15 +21,15 @@ from wafl.shifts.shift import PURPOSE, Draw, Shift, check_images, each_row
 from wafl.weights import ClientWeights, fixed
 
 PIXELS, ZOOM, DEGREES = 2.0, 1.25, 15.0
-"""How far, by what factor and by what angle an image is moved at most; fixed before any test."""
+"""The maximum move, factor and angle of an image; fixed before any test."""
 SHRINKAGE = 0.1
-"""The round part of a cost matrix, as large as in the cost matrix of clients."""
+"""The round part of a cost matrix, the same as in the cost matrix of clients."""
 
 
 def placed(x: Tensor, draws: Tensor) -> Tensor:
-    """Images ``x [N, C, H, W]`` that are moved, zoomed and turned; what comes in from outside is 0.
+    """Move, zoom and turn images ``x [N, C, H, W]``, with 0 outside.
 
-    ``draws [N, 4]`` is how far each goes, in parts of the most: down, right, larger, counterclockwise.
+    ``draws [N, 4]`` are fractions of the maximum: down, right, larger, counterclockwise.
     """
     down, right, larger, turn = draws.to(x).unbind(1)
     height, width = x.shape[-2:]
@@ -65,13 +65,13 @@ def cost_matrix_of(images: Tensor) -> CostMatrix:
 
 
 def ball(clients: str, center: int, radius: float) -> Method:
-    """WAFL around source ``center`` of the task ``clients``, in a ball in which moves of its images are cheap."""
+    """Return WAFL around source ``center`` of the task ``clients``, in a ball with cheap moves of its images."""
     objective = Wasserstein(radius=radius, cost_matrix=_cost_matrix_of_source(clients, center), bounds=None)
     return Method("WAFL", objective, _one_or_all(clients, center))
 
 
 def augmented(clients: str, center: int | None = None) -> Method:
-    """FedAvg on images that are moved at random, of one source of a domain task, or of all with equal weights."""
+    """Return FedAvg on randomly moved images, of one source of a domain task, or of all with equal weights."""
     return Method("Augmented", moved(Placement(1.0)), _one_or_all(clients, center))
 
 

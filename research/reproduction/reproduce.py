@@ -31,7 +31,7 @@ from wafl.studies.tune import TunedExperiment
 MAKER = ("command", "python", "packages", "machine")
 """The keys that say how and where numbers were made."""
 JUDGED: dict[str, Attack] = {"placement": Placement(1.0)}
-"""By name, what can move the held-out examples that trials are judged on."""
+"""The shifts of the held-out examples that judge trials, by name."""
 
 
 def reproduce(
@@ -61,12 +61,12 @@ def reproduce(
 
 
 def _names(part: Part) -> list[str]:
-    """The names of what is made one after another: the methods, or the table of a partition."""
+    """Return the names of the pieces of work: the methods, or the table of a partition."""
     return ["partition"] if part.figure == "partition" else [method.label for method in part.experiment.methods]
 
 
 def _add(kept: dict[str, Any], made: Mapping[str, Any], part: Part, name: str) -> None:
-    """Put what a method gave to the others, in the order of the file."""
+    """Add a method's results to the others, in the order of the file."""
     order = _names(part)
     kept |= {key: value for key, value in made.items() if key not in ("chosen", "rows")}
     kept["chosen"] |= made["chosen"]
@@ -75,7 +75,7 @@ def _add(kept: dict[str, Any], made: Mapping[str, Any], part: Part, name: str) -
 
 
 def _note_maker(kept: dict[str, Any], about: Mapping[str, Any], name: str) -> None:
-    """Say that a method was made by another command, version or machine than the file begins with, if it was."""
+    """Note if a method was made by another command, version or machine than the start of the file."""
     maker = {key: about[key] for key in MAKER}
     others = kept.get("added", [])
     if not others and all(kept[key] == maker[key] for key in MAKER):
@@ -88,19 +88,19 @@ def _note_maker(kept: dict[str, Any], about: Mapping[str, Any], name: str) -> No
 
 
 def missing_data(part: Part) -> str | None:
-    """The first data set of a part that is not in its data folder."""
+    """Return the first data set of a part that is not in its data folder."""
     source = part.experiment.data.source
     wanted = domains.data_sets(source) if source is not None else [part.experiment.data.dataset]
     return domains.missing(wanted, data_folder(part.experiment.data.data_dir))
 
 
 def digest(part: Part) -> str:
-    """The digest of all that a file says about a part, by which saved numbers are known again."""
+    """Return the digest of a file's content about a part, which identifies saved numbers."""
     return sha256(json.dumps(part.content, sort_keys=True).encode()).hexdigest()
 
 
 def _kept(path: Path, part: Part) -> dict[str, Any] | None:
-    """The numbers in a file, which must have been made for exactly this part; None if there is no file."""
+    """Return the numbers in a file, which must have been made for exactly this part; None if there is no file."""
     if not path.is_file():
         return None
     content = json.loads(path.read_text(encoding="utf-8"))
@@ -110,7 +110,7 @@ def _kept(path: Path, part: Part) -> dict[str, Any] | None:
 
 
 def _made(part: Part, folder: Path, name: str) -> dict[str, Any]:
-    """What one method gave: it is tuned, trained and tested in its own folder."""
+    """Tune, train and test one method in its own folder, and return its results."""
     if part.figure == "partition":
         return {"chosen": {}, "rows": domains.statistics(part.experiment)}
     work = folder / name
@@ -160,7 +160,7 @@ def _about(part: Part) -> dict[str, Any]:
 
 
 def _tuned(part: Part, name: str, work: Path) -> tuple[Experiment, dict[str, Any]]:
-    """The experiment of one method, with the setting that tuning chose if it is tuned; attacks come after training."""
+    """Return the experiment of one method, with its tuned setting, if it is tuned; attacks come after training."""
     plain = work / "experiment.toml"
     if not plain.is_file():
         write_whole(plain, to_toml(alone(part.experiment, name)).encode())
@@ -180,13 +180,13 @@ def _tuned(part: Part, name: str, work: Path) -> tuple[Experiment, dict[str, Any
 
 
 def _refuse_code(experiment: Experiment, part: Part, where: Path) -> None:
-    """An error if what lies in the working folder names code that the experiment itself does not name."""
+    """Raise ConfigError if files in the working folder name code that the experiment does not name."""
     for name in set(imports(experiment)) - set(imports(part.experiment)):
         raise ConfigError(f"{where} names code, {name}, which {part.name} does not: remove it, or give another --work")
 
 
 def _untuned(part: Part, name: str, reason: str) -> list[dict[str, Any]]:
-    """The rows of a method of which no trial could be trained to the end."""
+    """Return the rows of a method of which no trial could be trained to the end."""
     method = next(method for method in part.experiment.methods if method.label == name)
     entry = make_entry(method, part.experiment.schedule)
     about = {"label": entry.title, "entry": name, "method": entry.method.name}
@@ -194,7 +194,7 @@ def _untuned(part: Part, name: str, reason: str) -> list[dict[str, Any]]:
 
 
 def alone(experiment: Experiment, name: str) -> Experiment:
-    """The experiment with one of its methods, and what is searched of that."""
+    """Return the experiment with one of its methods, and that method's search."""
     (method,) = (method for method in experiment.methods if method.label == name)
     tune = experiment.tune
     if tune is not None:
@@ -204,7 +204,7 @@ def alone(experiment: Experiment, name: str) -> Experiment:
 
 
 def _searched(method: MethodTable, experiment: Experiment) -> list[str]:
-    """The options of a method that can be searched: those with a value, or what its function is called with."""
+    """Return the searchable options of a method: those with a value, or its function's arguments."""
     if isinstance(method, OwnMethod):
         return list(method.options)
     declared = make_entry(method, experiment.schedule).method.declared()
