@@ -25,7 +25,7 @@ share of at least its delta-quantile of all clients is at most ``V_(j)``: exact 
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Annotated
+from typing import Annotated, Any
 
 from wafl.base.errors import PreconditionError
 from wafl.base.options import NotNegative, frozen
@@ -127,5 +127,6 @@ def _least(dual: Callable[[float], float], low: float, high: float) -> float:
     """Return the least value that a search finds; every value is an upper bound."""
     from scipy.optimize import minimize_scalar
 
-    minimum = minimize_scalar(dual, bounds=(low, high), method="bounded", options={"xatol": 1e-10 * (high - low)})
+    options = {"xatol": 1e-10 * (high - low)}
+    minimum: Any = minimize_scalar(dual, bounds=(low, high), method="bounded", options=options)
     return float(minimum.fun)
