@@ -25,6 +25,7 @@ from wafl.flower.node import examples, queries
 from wafl.flower.node.examples import CutsQuery, MeansQuery, SpreadQuery
 from wafl.flower.node.hello import Hello
 from wafl.flower.node.next_client import NextClientQuery
+from wafl.flower.node.personalize import PersonalizeQuery
 from wafl.flower.node.queries import HANDLERS, GraphQuery, SurveyQuery, answer
 from wafl.flower.node.refusals import check_refusal
 from wafl.flower.node.work import Node
@@ -300,6 +301,7 @@ def messages(node: Node, name: str = "c00") -> dict[str, RecordDict]:
         "query.means": MeansQuery(("c02",), (0,), 3, FEATURES).encode(),
         "query.spread": SpreadQuery(("c00",)).encode(),
         "query.next_client": NextClientQuery(("c00",), model.state_dict(), 3, 9, questions).encode(),
+        "query.personalize": PersonalizeQuery(("c00",), model.state_dict(), 3).encode(),
     }
 
 
@@ -311,6 +313,7 @@ METHODS = (
 )
 BELONGS = {
     "query.survey": "certify", "query.graph": "certify", "query.cuts": "mixture", "query.next_client": "next-client",
+    "query.personalize": "personalize",
 }  # fmt: skip
 """The task of each kind of message; the others are part of training."""
 
@@ -320,7 +323,7 @@ def test_a_node_answers_only_questions_of_the_tasks_that_the_app_declares(task: 
     node, everything = make_node(app(*METHODS, tasks=[task])), ["train", "certify", "mixture"]
     asked = messages(node)
     assert {*asked, "query.hello"} == {*HANDLERS}
-    liberal = make_node(app(*METHODS, tasks=everything, questions=QUESTIONS))
+    liberal = make_node(app(*METHODS, tasks=everything, questions=QUESTIONS, personalize={"steps": 1}))
     for kind, content in asked.items():
         ask(liberal, kind, content)
         if BELONGS.get(kind, "train") == task:
@@ -334,7 +337,13 @@ def test_a_flower_run_may_choose_only_declared_tasks() -> None:
     plain, asking = app(), app(questions=QUESTIONS, tasks=["train", "certify"])
     AppConfig(asking).on_node({**asking, "task": "certify"})
     AppConfig(asking).on_node({**asking, "task": "sets"})
-    for config, task in ((plain, "certify"), (plain, "next-client"), (asking, "mixture")):
+    AppConfig(app(personalize={"steps": 1})).on_node({**app(personalize={"steps": 1}), "task": "personalize"})
+    for config, task in (
+        (plain, "certify"),
+        (plain, "next-client"),
+        (asking, "mixture"),
+        (asking, "personalize"),
+    ):
         with pytest.raises(ConfigError, match=rf"task = '{task}' must be one of train.*tasks of \[flower\]"):
             AppConfig(config).on_node({**config, "task": task})
         assert AppConfig(config).on_node({**config, "task": task}, own_data=False) == config, "a simulation may"

@@ -480,6 +480,7 @@ def test_the_page_on_flower_lists_what_leaves_a_client_key_by_key(method: str) -
         "query.survey": SURVEY | MOMENTS,
         "query.graph": GRAPH,
         "query.next_client": NEXT_CLIENT,
+        "query.personalize": {"reply.format"},
         "query.cuts": CUTS,
         "query.means": MEANS,
         "query.spread": SPREAD,

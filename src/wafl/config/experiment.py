@@ -27,6 +27,7 @@ from wafl.config.known import describe_option, options_by_name
 from wafl.config.method_keys import AnyMethod, Schedule
 from wafl.config.tables import FromTable, make_table, type_of
 from wafl.receipts.questions import Questions
+from wafl.results.personalize import Personalization
 from wafl.shifts import MOVES
 from wafl.train.privacy.mechanism import Privacy
 from wafl.train.trust.admission import Tolerance
@@ -239,7 +240,7 @@ class Flower(Section):
     tasks: list[Task] = Field(default=["train"], min_length=1)
     """The tasks that nodes answer from their data: train, certify, mixture.
 
-    Tasks about the next client are declared by [questions].
+    Tasks about the next client are declared by [questions], and personalization by [personalize].
     """
     nodes: Count = 2
     """The number of nodes to wait for, or the number of nodes in a simulation."""
@@ -315,6 +316,7 @@ class Experiment(Section):
     privacy: Annotated[Privacy, FromTable(Privacy)] | None = None
     caps: Annotated[Caps, FromTable(Caps)] = Caps()
     questions: Annotated[Questions, FromTable(Questions)] | None = None
+    personalize: Annotated[Personalization, FromTable(Personalization)] | None = None
     trackers: Trackers = Trackers()
     flower: Flower = Flower()
 

@@ -24,6 +24,7 @@ from wafl.flower.server.exchange import Post
 from wafl.flower.server.find_clients import Finder
 from wafl.flower.server.grid import GridClients
 from wafl.flower.server.next_client import next_client
+from wafl.flower.server.personalize import personalize
 from wafl.flower.wire.logs import log, shown_safely
 from wafl.flower.wire.run_config import OWN, from_run_config
 from wafl.studies.attendance import absences, privacies
@@ -46,7 +47,7 @@ def main(grid: Grid, context: Context) -> None:
     """Run the function of the ``task`` in the run config."""
     values = {**OWN, **context.run_config}
     about_next = {"next-client": partial(next_client, kind="next"), "sets": partial(next_client, kind="sets")}
-    tasks = {"train": train, "certify": certify, "mixture": mixture, **about_next}
+    tasks = {"train": train, "certify": certify, "mixture": mixture, "personalize": personalize, **about_next}
     try:
         if values["task"] not in tasks:
             raise ConfigError(f"run config: task={values['task']!r} must be one of {', '.join(tasks)}")

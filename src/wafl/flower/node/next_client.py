@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from flwr.app import RecordDict
-from torch import Tensor
+from torch import Tensor, nn
 
 from wafl.data.federation import Federation
 from wafl.flower.node.refusals import why_refused
@@ -81,13 +81,7 @@ def next_client(node: Node, content: RecordDict) -> RecordDict:
         raise WireError("the app asks no questions about the next client: write [questions] into its experiment")
     read = Reader(content, "query")
     names, invited = read.different("names"), read.one("invited", int, 1, LARGEST)
-    model = node.model(num_outputs(content)).eval()
-    state = model.state_dict()
-    check_arrays(content, "params", list(state))
-    for name, like in state.items():
-        value = read_array(content, "params", name, tuple(like.shape), like.dtype)
-        state[name] = finite(name, value) if value.is_floating_point() else value
-    model.load_state_dict(state)
+    model = read_model(node, content)
     digest, rows, clients = digest_of(model), node.asked(names), node.site.federation
 
     def replied(name: str, client: Federation) -> Reply | str:
@@ -101,6 +95,18 @@ def next_client(node: Node, content: RecordDict) -> RecordDict:
 
     replies = [replied(name, clients.of_clients([row])) for name, row in zip(names, rows, strict=True)]
     return _encoded(replies, questions)
+
+
+def read_model(node: Node, content: RecordDict) -> nn.Module:
+    """Return the app's model, in evaluation mode, with the state that a query brings."""
+    model = node.model(num_outputs(content)).eval()
+    state = model.state_dict()
+    check_arrays(content, "params", list(state))
+    for name, like in state.items():
+        value = read_array(content, "params", name, tuple(like.shape), like.dtype)
+        state[name] = finite(name, value) if value.is_floating_point() else value
+    model.load_state_dict(state)
+    return model
 
 
 def _encoded(replies: Sequence[Reply | str], questions: Questions) -> RecordDict:

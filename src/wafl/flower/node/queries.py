@@ -16,6 +16,7 @@ from wafl.flower.node.examples import cuts, means, spread
 from wafl.flower.node.hello import Hello
 from wafl.flower.node.limits import MIN_EXAMPLES
 from wafl.flower.node.next_client import next_client
+from wafl.flower.node.personalize import personalize
 from wafl.flower.node.refusals import refused
 from wafl.flower.node.work import SPLITS, Node, Split, Tested
 from wafl.flower.wire.logs import log
@@ -283,6 +284,7 @@ HANDLERS: dict[str, Callable[[Node, RecordDict], RecordDict]] = {
     "query.means": means,
     "query.spread": spread,
     "query.next_client": next_client,
+    "query.personalize": personalize,
 }
 """The function that answers each type of message."""
 TASKS = {
@@ -290,6 +292,7 @@ TASKS = {
     "query.graph": "certify",
     "query.cuts": "mixture",
     "query.next_client": "next-client",
+    "query.personalize": "personalize",
 }
 """The task of a type of message, if it is not training."""
 

@@ -78,7 +78,7 @@ class Node:
         private: Private | None = None,
     ) -> None:
         self.site = site.without_small(limits.min_examples) if site.own else site
-        self.experiment, self._state, self.limits, self.name = experiment, state, limits, name
+        self.experiment, self.state, self.limits, self.name = experiment, state, limits, name
         self.private, self._ledger = private, ledger_in(state)
         self.answers, self._questions = Answers(state, allowed_models), Questions(state, limits.max_questions)
 
@@ -94,9 +94,10 @@ class Node:
 
     def check_task(self, task: str) -> None:
         """Raise WireError if the node has its own data, and the app does not declare this task."""
-        declared = [*self.experiment.flower.tasks, *(["next-client"] if self.experiment.questions else [])]
+        sections = {"next-client": self.experiment.questions, "personalize": self.experiment.personalize}
+        declared = [*self.experiment.flower.tasks, *(name for name, section in sections.items() if section is not None)]
         if self.site.own and task not in declared:
-            where = "[questions]" if task == "next-client" else "tasks of [flower]"
+            where = {"next-client": "[questions]", "personalize": "[personalize]"}.get(task, "tasks of [flower]")
             raise WireError(
                 f"this belongs to the task {task!r}, and the app declares {', '.join(declared)}: write {where} into "
                 "its experiment"
@@ -163,7 +164,7 @@ class Node:
         """Return the replies of this node's clients, one query per run."""
         first, method = query.queries[0], spec.method
         rows = dict(zip(query.names, self.asked(query.names.values(), len(query.queries)), strict=True))
-        keepsakes = Keepsakes(self._state, query.training, query.entry)
+        keepsakes = Keepsakes(self.state, query.training, query.entry)
         asked = [(run, client) for run, each in zip(query.runs, query.queries, strict=True) for client in each.clients]
         number, memory = first.round, dict[LaneKey, ClientState]()
         examples = self.site.federation.train.to(first.params.device)

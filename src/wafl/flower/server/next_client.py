@@ -39,17 +39,10 @@ def next_client(post: Post, values: Mapping[str, Any], kind: Literal["next", "se
     questions = experiment.questions
     if questions is None:
         raise ConfigError(f"task={values['task']!r} needs the section [questions] in the app's experiment")
-    known = read_roster(folder) or read_roster(folder.parent)
-    unseen = experiment.data.unseen if known is None else None
-    drawn = None if unseen is None else (unseen, experiment.data.unseen_seed)
-    caps = experiment.caps.settled(remote=True)
-    classes = experiment.data.num_classes
-    log_settings(experiment)
-    census = Census(post, experiment.flower, False, known, caps=caps, unseen=drawn, classes=classes)
-    roster = census.gather()
-    invited = _invited(roster, known, read_value("invited", values["invited"]))
+    known, census, roster = gathered(post, experiment, folder)
+    invited = _invited(roster, known, invited_names(values))
     check_support(questions, kind, len(invited))
-    model = _model(folder, experiment, known, roster)
+    model = model_in(folder, experiment, known, roster)
     digest = digest_of(model)
     log(INFO, "asking %d clients about the model %s: %s", len(invited), digest, some(invited))
 
@@ -71,6 +64,25 @@ def next_client(post: Post, values: Mapping[str, Any], kind: Literal["next", "se
     log(INFO, "\n%s\nwritten to %s", conclusion.lines(kind), path.resolve())
 
 
+def gathered(post: Post, experiment: Experiment, folder: Path) -> tuple[Roster | None, Census, Roster]:
+    """Return the roster of the study that a model belongs to, if there is one, the census, and the clients found."""
+    known = read_roster(folder) or read_roster(folder.parent)
+    unseen = experiment.data.unseen if known is None else None
+    drawn = None if unseen is None else (unseen, experiment.data.unseen_seed)
+    caps = experiment.caps.settled(remote=True)
+    log_settings(experiment)
+    census = Census(post, experiment.flower, False, known, caps=caps, unseen=drawn, classes=experiment.data.num_classes)
+    return known, census, census.gather()
+
+
+def invited_names(values: Mapping[str, Any]) -> list[str]:
+    """Return the clients that ``invited`` in the run config names; an empty list stands for all."""
+    named: Any = read_value("invited", values["invited"])
+    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):  # pyright: ignore[reportUnknownVariableType]
+        raise ConfigError(f'run config: invited = {named!r} must be a list of clients, such as \'["north", "east"]\'')
+    return named  # pyright: ignore[reportUnknownVariableType]
+
+
 def check_support(questions: Questions, kind: Literal["next", "sets"], invited: int) -> None:
     """Raise PreconditionError, before any client is asked, if this number of clients cannot support the questions."""
     check_invited(questions, invited)
@@ -78,11 +90,9 @@ def check_support(questions: Questions, kind: Literal["next", "sets"], invited: 
         questions.target().supported(invited)
 
 
-def _invited(roster: Roster, known: Roster | None, named: Any) -> tuple[str, ...]:
+def _invited(roster: Roster, known: Roster | None, named: list[str]) -> tuple[str, ...]:
     """Return the invited clients, all of which must be new to the model."""
     trained = known.names if known is not None else roster.names if roster.unseen else ()
-    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
-        raise ConfigError(f'run config: invited = {named!r} must be a list of clients, such as \'["north", "east"]\'')
     if both := sorted({*named} & {*trained}):
         raise ConfigError(
             f"run config: invited: {some(both)} trained, so their replies say nothing about the next client"
@@ -97,7 +107,7 @@ def _invited(roster: Roster, known: Roster | None, named: Any) -> tuple[str, ...
     return tuple(dict.fromkeys(invited))
 
 
-def _model(folder: Path, experiment: Experiment, known: Roster | None, roster: Roster) -> nn.Module:
+def model_in(folder: Path, experiment: Experiment, known: Roster | None, roster: Roster) -> nn.Module:
     """Return the model of a saved run, or the app's model with the parameters of a file."""
     if folder.suffix != ".safetensors":
         return load_run(folder, own_model(folder, experiment, known)).module.cpu().eval()

@@ -97,11 +97,13 @@ class AppConfig:
 
     def _check_task(self, task: Any) -> None:
         declared = [*read_value(TASKS, self.values.get(TASKS, '["train"]'))]
-        declared += ["next-client", "sets"] if any(key.startswith("questions.") for key in self.values) else []
+        sections = {key.partition(".")[0] for key in self.values}
+        declared += ["next-client", "sets"] if "questions" in sections else []
+        declared += ["personalize"] if "personalize" in sections else []
         if task not in declared:
             raise ConfigError(
                 f"run config: task = {str(task)[:200]!r} must be one of {', '.join(declared)}, which the app declares: "
-                f"write another into tasks of [flower], or [questions], of its experiment"
+                f"write another into tasks of [flower], or [questions] or [personalize], into its experiment"
             )
 
     def _check(self, key: str, value: Any, own_data: bool) -> None:
