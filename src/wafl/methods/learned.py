@@ -25,7 +25,7 @@ class AFL(Served, Stepped, client_weights=Agnostic):
     "For the worst mixture of many clients: it samples, and takes local steps. With prox (c above) it is DRFA-Prox.",
 )
 class DRFA(Served, Stepped, client_weights=Snapshot):
-    """Distributionally robust federated averaging: AFL with local steps and sampling."""
+    """AFL's problem with local steps and sampled clients, whose weights climb the losses of a snapshot."""
 
     weights_step: Climb = 0.01
     prox: Evenness = 0.0

@@ -160,7 +160,7 @@ class Agnostic(Learned):
         if schedule.local_steps != 1:
             raise ValueError(
                 f"AFL's clients take exactly one step per round: pass local_steps=1 instead of local_epochs="
-                f"{schedule.local_epochs}, local_steps={schedule.local_steps}; DRFA is AFL with local steps"
+                f"{schedule.local_epochs}, local_steps={schedule.local_steps}; DRFA takes local steps"
             )
         _check_everyone("AFL", schedule, num_clients)
 
