@@ -33,7 +33,7 @@ settings.register_profile("wafl", deadline=None, derandomize=True)
 settings.load_profile("wafl")
 
 LISTED = {line.split()[1]: line.split()[2:] for line in Path(__file__).with_name("long.txt").read_text().splitlines()}
-"""The test functions that take long, with ["every"] for those of which ``make test`` runs every case."""
+"""The test functions that take long, with ["every"] if ``make test`` runs every case."""
 
 LONG = {name for name, mark in LISTED.items() if not mark}
 """The test functions that are marked ``long``: ``make check`` leaves them out."""

@@ -104,7 +104,7 @@ class Stage:
         return self.loopback.submit(self.base / "app", {"folder": str(self.folder), **changes})
 
     def begin(self, rounds: int) -> RunHandle:
-        """All nodes are there, and the run has done so many rounds."""
+        """All nodes are there, and the run has finished this number of rounds."""
         for site in range(self.sites):
             self.start(site)
         self.loopback.wait_for_nodes(self.sites, timeout=600.0)
@@ -141,7 +141,7 @@ class Stage:
             saved.history,
         )
         if not equal(saved.params, expected):
-            raise AssertionError("the parameters are not those of the clients that took part")
+            raise AssertionError("the parameters do not come from the clients that took part")
 
 
 def completed(run: RunHandle, seconds: float = 1800.0) -> None:
@@ -302,7 +302,7 @@ def next_client(stage: Stage) -> str:
     model = load_run(folder).module
     for name, reply in content["replies"].items():
         if Reply.of(reply, questions) != reply_of(questions, model, stage.clients.of_clients([names[name]]), ABSENT):
-            raise AssertionError(f"the reply of {name} is not that of its examples")
+            raise AssertionError(f"the reply of {name} does not fit its examples")
     ordered = sorted([*(reply["values"][0] for reply in content["replies"].values()), math.inf, math.inf])
     first = content["statements"][0]
     if first["value"] != ordered[math.ceil(0.5 * (ABSENT + 1)) - 1]:
@@ -329,11 +329,11 @@ def turned_away(closed: Deployed, base: Path, tried: Mapping[str, Sequence[str]]
 
 
 def keys(stage: Stage) -> str:
-    """SuperNodes at a SuperLink with TLS and keys: who has no registered key, or trusts nobody, does not get in."""
+    """SuperNodes at a SuperLink with TLS and keys: who has no registered key, or trusts no server, does not get in."""
     local_value, foreign = (make_certificates(stage.base / name, nodes=["a", "b"]) for name in ("own", "foreign"))
     ca, wrong_ca = ["--root-certificates", str(local_value.ca)], ["--root-certificates", str(foreign.ca)]
     key, other = (["--auth-supernode-private-key", str(local_value.node_key(name))] for name in ("a", "b"))
-    tried = {"without a key": ca, "with a key that nobody registered": [*ca, *other], "--insecure": ["--insecure"]}
+    tried = {"without a key": ca, "with an unregistered key": [*ca, *other], "--insecure": ["--insecure"]}
     tried |= {"with another CA, as if the SuperLink were an impostor": [*wrong_ca, *key]}
     with Deployed(stage.base / "closed", certificates=local_value, environment=ALONE) as closed:
         node = closed.add_node("a", {"data": str(stage.base / "data" / "0")}, key="a")
@@ -375,7 +375,7 @@ def expired(stage: Stage) -> str:
 
 
 def start_changed(stage: Stage, site: int, changes: Mapping[str, str]) -> None:
-    """Start a SuperNode with a wafl of its own, in which these texts of what travels are others."""
+    """Start a SuperNode with a separate wafl, in which these texts of what travels are others."""
     path = stage.base / "changed"
     shutil.copytree(Path(wafl.__file__).parent, path / "wafl", ignore=shutil.ignore_patterns("__pycache__"))
     file = path / "wafl" / "flower" / "wire" / "values.py"
@@ -509,7 +509,7 @@ def strangers_app(stage: Stage) -> str:
     completed(run)
     stage.check()
     if ran.exists() or not any("torch.py of the app has changed" in node.output() for node in nodes):
-        raise AssertionError("code that nobody allowed ran, or nobody noticed it")
+        raise AssertionError("code that was not allowed ran, or no one noticed it")
     return f"refused; then left out: {stage.left_out()}"
 
 

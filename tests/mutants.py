@@ -1,12 +1,12 @@
 """Break the package on purpose, in many places, and say which mistakes ``make test`` would let live.
 
-    .venv/bin/python -m tests.mutants                      every mutant, as many at a time as there are cores
+    .venv/bin/python -m tests.mutants                      every mutant, one per core at a time
     .venv/bin/python -m tests.mutants --list               their names
     .venv/bin/python -m tests.mutants --only FedProx       those whose name has this word
 
 Each named method becomes FedAvg, each server the mean, each rule equal weights, each local step plain descent, each
 objective and attack none; and each proof has a mutant or more with a wrong sign, a wrong factor or an off-by-one. A
-mutant is made while a module is imported, in a process of its own: no file is changed. Of the tests that ``make test``
+mutant is made while a module is imported, in a separate process: no file is changed. Of the tests that ``make test``
 runs, those that can see it are tried, until one fails, which takes a core some 5 seconds. It ends with an error if a
 mutant lives: write a test for it.
 """
@@ -37,7 +37,7 @@ SMALL = "tests/methods/test_small_references.py"
 SELECTION = "not processes and not slow and not data"
 """What ``make test`` runs, without what starts processes; ``--one-case=long`` does the rest."""
 LIMIT = 300
-"""After so many seconds a mutant that never ends counts as killed."""
+"""The seconds after which a mutant that never ends counts as killed."""
 PROCESSES = multiprocessing.get_context("forkserver")
 """Each mutant's process is a copy of one that has imported what takes long, but nothing of the package."""
 PROCESSES.set_forkserver_preload(["pytest", "scipy.optimize", "torch.distributed.tensor"])
@@ -113,7 +113,7 @@ def run_inside(mutant: Mutant, answer: Connection) -> None:
 
 
 def replaced(kind: type, methods: Mapping[str, str]) -> str:
-    """Code for the end of a file: these methods of a class, each a lambda or a name, instead of its own."""
+    """Code for the end of a file: these methods of a class, each a lambda or a name, that replace its own."""
     return "\n".join(f"{kind.__name__}.{name} = {code}" for name, code in methods.items())
 
 

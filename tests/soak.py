@@ -59,7 +59,7 @@ def experiment(**changes: Any) -> Experiment:
 
 
 def in_a_process(work: Callable[[], None], kill_after: float | None = None) -> int:
-    """Run it in a child, which is killed (SIGKILL) after so many seconds; gives its exit status, -9 if killed."""
+    """Run it in a child, which is killed (SIGKILL) after these seconds; gives its exit status, -9 if killed."""
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
@@ -189,9 +189,9 @@ def soak_full_disk(base: Path, limits: int, seed: int = 0) -> Counter[str]:
 
 
 def soak_many_rounds(base: Path, rounds: int, num_clients: int = 3, method: wafl.Method | None = None) -> Counter[str]:
-    """A round, its checkpoint included, costs as much time and as many bytes among the last as among the first.
+    """A round, its checkpoint included, costs the same time and bytes among the last as among the first.
 
-    The first rounds are those of another training, begun right after the last: what else the machine does has changed
+    The first rounds belong to another training, begun right after the last: what else the machine does has changed
     since the first one began.
     """
     draw = torch.Generator().manual_seed(0)

@@ -247,7 +247,7 @@ def plain_sam(
         return torch.nn.functional.cross_entropy(x @ params[:, :-1].T + params[:, -1], y)
 
     def gradient(params: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """Of the examples, each moved by gamma along the gradient of its own loss at these parameters."""
+        """Of the examples, each moved by gamma along its loss's gradient at these parameters."""
         x = x.clone().requires_grad_()
         (slopes,) = torch.autograd.grad(len(x) * loss(params, x, y), x)
         params = params.clone().requires_grad_()
@@ -306,7 +306,7 @@ def test_a_step_asks_for_no_more_gradients_than_it_declares(clients: wafl.Federa
 
 
 def test_a_second_gradient_counts_in_what_a_run_would_cost() -> None:
-    """A step takes 10 microseconds at least: 5e9 of them 14 hours, and twice as many more than a day."""
+    """A step takes 10 microseconds at least: 5e9 of them 14 hours, and twice the number more than a day."""
     schedule = Schedule(rounds=10_000, local_steps=500_000)
     check_cost(Spec(own(), schedule), [10])
     with pytest.raises(ValueError, match=r"up to 1e\+10 steps, which take 1.16 days"):

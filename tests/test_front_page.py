@@ -1,4 +1,4 @@
-"""The README's figure and numbers are those of the committed evidence, and the README's code prints what it shows."""
+"""The README's figure and numbers come from the committed evidence, and the README's code prints what it shows."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_a_test_with_the_mark_may_start_processes() -> None:
 
 
 def test_every_long_test_exists() -> None:
-    """A test that is renamed would run all its cases again, and nobody would notice."""
+    """A test that is renamed would run all its cases again, and no one would notice."""
     for file in {name.partition("::")[0] for name in LISTED}:
         result = re.findall(r"^def (test_\w+)", (ROOT / file).read_text(), re.MULTILINE)
         missing = {name for name in LISTED if name.startswith(f"{file}::")} - {f"{file}::{name}" for name in result}

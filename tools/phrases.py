@@ -17,10 +17,10 @@ PHRASES = (
     *("which there are none of", "nobody", "in one's own"),
 )
 SKIPPED = re.compile(
-    r"CHANGELOG\.md|experiments/.*|.*\.(json|png|svg)|tools/phrases\.py|tests/.*"
-    r"|docs/(liars|security|privacy|performance|gpu|reproduction|equations|proofs)\.md|docs/reproduction/.*"
+    r"CHANGELOG\.md|experiments/.*|.*\.(json|png|svg)|tools/phrases\.py|tests/test_phrases\.py"
+    r"|docs/(liars|security|privacy|performance|gpu|reproduction|equations)\.md|docs/reproduction/.*"
 )
-"""Files that may have such phrases; the tests and the pages in this list still have to be rewritten."""
+"""Files that may have such phrases; the pages in this list still have to be rewritten."""
 _ANY = re.compile(r"\b(" + "|".join(phrase.replace(" ", r"[\s#>*]+") for phrase in PHRASES) + r")\b", re.IGNORECASE)
 
 

@@ -1,4 +1,4 @@
-"""Our PGD and FGSM against those of foolbox 3, on the same models, data and settings."""
+"""Our PGD and FGSM against foolbox 3's, on the same models, data and settings."""
 
 import copy
 import math

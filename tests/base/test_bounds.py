@@ -1,4 +1,4 @@
-"""One truth about bounds: what moves examples keeps to what the data declare, everywhere, and says so."""
+"""One truth about bounds: everything that moves examples respects the declared bounds, and its label names them."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_progress_is_said_if_it_is_wanted(
 ) -> None:
     monkeypatch.setattr(module, "LONG", -1.0)
     work(name, clients)
-    assert capsys.readouterr() == ("", ""), "nobody looks"
+    assert capsys.readouterr() == ("", ""), "no terminal"
     monkeypatch.setattr(module, "timedelta", lambda seconds: "0:00:00")
     work(name, clients, progress=True)
     out, err = capsys.readouterr()

@@ -196,7 +196,7 @@ def test_stopping_one_run_of_a_sweep_leaves_the_others_as_if_they_were_alone(
     runs = wafl.sweep(model, CLIENTS, method, {"seed": seeds}, callbacks=[stop], **SCHEDULE)
     for index, (seed, run) in enumerate(zip(seeds, runs, strict=True)):
         assert len(run.history) == rounds[index]
-        # A gamma that is learned depends on how many rounds were asked for: the run alone asks for as many.
+        # A gamma that is learned depends on how many rounds were asked for: the run alone requests this number.
         alone = fit(lambda moment, last=rounds[index]: _stop_at(moment, last), method=method, seed=seed)
         assert_same(run, alone)
 

@@ -124,7 +124,7 @@ def trained(tmp_path: Path, *arguments: str) -> dict[str, wafl.Run]:
 
 
 OPTIONS = {name: owners for name, owners in method_options().items() if name not in (*PARTS, "epsilon")}
-"""By name, the methods that have each option; ``--epsilon`` is that of the test attack."""
+"""By name, the methods that have each option; ``--epsilon`` belongs to the test attack."""
 
 
 def is_half(option: Option) -> bool:
@@ -177,7 +177,7 @@ def test_help_says_which_methods_have_an_option_and_what_it_is_for() -> None:
             assert re.search(rf"\b{method}\b", line), (name, method)
             assert option.doc
             assert option.doc[1:].split(";")[0] in line
-    assert re.search(r"--epsilon .*Size of the test attack", text), "its meaning is not that of FedPGM's epsilon"
+    assert re.search(r"--epsilon .*Size of the test attack", text), "its meaning is not FedPGM's epsilon"
 
 
 def test_flags_of_methods_are_refused_with_a_file(tmp_path: Path) -> None:

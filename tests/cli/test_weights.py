@@ -1,4 +1,4 @@
-"""``wafl weights`` on small data files: its numbers equal those of the library."""
+"""``wafl weights`` on small data files: its numbers equal the library's."""
 
 from __future__ import annotations
 

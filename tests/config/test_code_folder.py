@@ -144,7 +144,7 @@ def test_the_bytes_that_run_are_those_that_were_read(folder: Path) -> None:
 
 @pytest.mark.parametrize("in_folder", [True, False])
 def test_names_that_spell_out_trusted_code_are_not_trusted(folder: Path, tmp_path: Path, in_folder: bool) -> None:
-    """Else whoever had trusted a module with ``os:system`` in a line of its text would run that without being asked."""
+    """Otherwise, trust in a module with ``os:system`` in a line of its text would run that without a question."""
     (folder / "helper.py").write_text('"""\nos:system\n"""\nSIZE = 2\n')
     assert make(folder) == 5
     files = [folder / name for name in ("helper.py", "mine.py", "pack/__init__.py", "pack/part.py")]

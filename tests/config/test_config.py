@@ -161,7 +161,7 @@ def test_the_reader_accepts_what_the_schema_accepts_and_says_in_one_line_what_is
         else:
             assert conforms(value, schema), "an editor must not mark a valid file"
             accepted += 1
-    needs_others = table.path_of(key) == "questions.gammas"  # as many as there are radii above 0
+    needs_others = table.path_of(key) == "questions.gammas"  # one for each radius above 0
     assert accepted or needs_others or table.keys[key].get("$ref") or "$ref" in json.dumps(schema)
 
 

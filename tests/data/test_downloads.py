@@ -98,7 +98,7 @@ def contents() -> list[bytes]:
     return packed
 
 
-def nobody() -> str:
+def unused_port() -> str:
     """A local address where nothing listens."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -153,9 +153,9 @@ def test_a_download_that_fails_is_an_error_and_leaves_nothing(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("bad", ["nobody", "/missing/", "/corrupt/", "/cut/"])
+@pytest.mark.parametrize("bad", ["unused", "/missing/", "/corrupt/", "/cut/"])
 def test_after_a_bad_mirror_the_next_one_is_tried(bad: str, server: Server, tmp_path: Path) -> None:
-    server.offer(nobody() if bad == "nobody" else bad, "/good/")
+    server.offer(unused_port() if bad == "unused" else bad, "/good/")
     for file in SOURCES["mnist"].files:
         server.files[f"/corrupt/{file.name}"] = b"<html>Please log in</html>"
         server.files[f"/cut/{file.name}"] = server.files[f"/good/{file.name}"]
@@ -165,7 +165,7 @@ def test_after_a_bad_mirror_the_next_one_is_tried(bad: str, server: Server, tmp_
 
 
 def test_if_all_mirrors_fail_the_error_names_each_and_what_to_do(server: Server, tmp_path: Path) -> None:
-    dead = nobody()
+    dead = unused_port()
     server.offer(dead, "/missing/")
     with pytest.raises(FileNotFoundError) as caught:
         load_raw("mnist", tmp_path)

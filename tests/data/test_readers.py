@@ -438,7 +438,7 @@ def test_the_record_of_each_source_is_complete(source: sources.Source) -> None:
 
 
 def test_a_poisoned_cache_runs_nothing_but_decides_the_data_and_that_is_a_documented_no(tmp_path: Path) -> None:
-    """Whoever writes into the folder of data sets may put other images there; a study notices that they changed."""
+    """Other programs may put other images into the folder of data sets; a study notices that they changed."""
     write_npz(tmp_path, "mnist")
     usual = load_raw("mnist", tmp_path)
     poisoned = np.where(usual["x_train"] == 0, 255, usual["x_train"]).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""A stage for studies on a grid of nodes: clients, a folder, and a clock that nobody waits for."""
+"""A stage for studies on a grid of nodes: clients, a folder, and a clock without waiting."""
 
 from __future__ import annotations
 

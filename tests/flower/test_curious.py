@@ -54,7 +54,7 @@ MakeNode = Callable[..., Node]
 
 @pytest.fixture
 def make_node(tmp_path: Path) -> MakeNode:
-    """A function that starts a node with data of its own, for an app."""
+    """A function that starts a node with its own data, for an app."""
     data = fakes.write(tmp_path / "data", CLIENTS)
 
     def make(run_config: dict[str, Any] | None = None, **config: Any) -> Node:
@@ -210,7 +210,7 @@ def test_overlapping_batches_recover_every_record_and_that_is_a_documented_no(
 def test_watching_usual_rounds_recovers_every_record_and_that_is_a_documented_no(
     make_node: MakeNode, tmp_path: Path
 ) -> None:
-    """The server follows the protocol: its parameters are those of training, and it asks once in each round."""
+    """The server follows the protocol: its parameters come from training, and it asks once in each round."""
     size, rounds = 20, 50
     clients = fakes.make_clients((size,), shape=(FEATURES,))
     known = {"x": np.eye(size, dtype=np.float32), "y": np.arange(size) % 3}

@@ -1,6 +1,6 @@
 """Real processes: a SuperLink behind a proxy, and two SuperNodes with TLS and keys.
 
-One node is killed and its key revoked in the second round, one has a key that nobody registered; meanwhile a stranger,
+One node is killed and its key revoked in the second round, one has an unregistered key; meanwhile a stranger,
 who has the CA's certificate as every node has, tries what the operator does.
 """
 

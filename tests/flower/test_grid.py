@@ -84,7 +84,7 @@ KEEPING: dict[str, dict[str, Any]] = {
     "remembering": {"method": f"{FAKES}:remembering"},
     "both": {"method": "FedRobust", "name": "both", "step_size": 0.1, "local": {"kind": "control_variates"}},
 }
-"""Methods whose clients keep something between rounds, by name; those of the last one keep two things."""
+"""Methods whose clients keep something between rounds, by name; clients of the last one keep two things."""
 
 
 def weights(folder: Path) -> list[float]:
@@ -366,7 +366,7 @@ def test_partial_sums_give_the_embedded_numbers_up_to_rounding(whole: Path, stag
     grid = stage.train(experiment)
     assert_close(stage.study, whole)
     assert all("agreement" in row for row in history(whole))
-    assert not any("agreement" in row for row in history(stage.study)), "nobody knows how long each update is"
+    assert not any("agreement" in row for row in history(stage.study)), "the lengths of updates are unknown"
     for seen in grid.seen:
         if seen.kind == "train":
             rows = {name: array.shape[0] for name, array in seen.reply["vectors"].items()}
@@ -590,7 +590,7 @@ def test_a_study_that_was_interrupted_ends_with_the_same_numbers(methods: str, e
 
 @pytest.mark.slow
 def test_a_ball_with_the_shape_of_clients_is_resumed_with_the_same_shape(stage: Stage) -> None:
-    """The server asks the same clients again, and nobody may have joined."""
+    """The server asks the same clients again, and no client may have joined."""
     experiment = only({"method": "WAFL", "cost_matrix": "clients", "rounds": 3})
     grid = stage.grid(experiment)
     interrupt(grid, 3)
@@ -636,7 +636,7 @@ def test_a_killed_server_resumes_although_its_nodes_are_ahead(
     with warnings.catch_warnings():
         warnings.simplefilter("default", CheckpointWarning)
         stage.train(experiment, again)
-    assert ("the checkpoint before it" in caplog.text) == damaged, "the server's log says so"
+    assert ("the checkpoint before it" in caplog.text) == damaged, "the server's log reports it"
     rounds = sorted({seen.round for seen in again.seen if seen.round is not None})
     assert rounds[0] == {(1, False): 8, (3, False): 6, (3, True): 3}[every, damaged]
     assert_same(folder, reference)
@@ -932,7 +932,7 @@ def test_certificates_equal_those_computed_from_all_examples_in_one_place(
 
 
 def test_networks_are_certified_on_nodes_as_in_one_place(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network of the experiment's own module, whose L_zz nobody knows: along its margins."""
+    """A network of the experiment's own module, whose L_zz is unknown: along its margins."""
     for name in ("largest_slope", "largest_curvature"):  # a search, which proves nothing and takes seconds
         monkeypatch.setattr(import_module("wafl.theory.constants.estimates"), name, lambda *_: 1.0)  # pyright: ignore[reportUnknownLambdaType]
     experiment = everyone({"method": "FedAvg"}, model={"kind": f"{FAKES}:hidden"})

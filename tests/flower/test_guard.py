@@ -243,10 +243,10 @@ def test_a_node_starts_only_if_it_knows_which_apps_it_runs(
     entities.write_text("fpk_one: ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJXcGTFtjaZS1fZ/0y0QW3bl0dZFMPTyPaHVZq0ZQoQ0")
     arguments = ["--insecure", "--superlink", "localhost:8000", "--node-config", 'data="/srv/wafl/data"']
     trusting = [*arguments, f"--trusted-entities={entities}"]
-    (tmp_path / "nobody.yaml").write_text("{}")
-    nobody = [*arguments, f"--trusted-entities={tmp_path / 'nobody.yaml'}"]
+    (tmp_path / "none.yaml").write_text("{}")
+    trusting_none = [*arguments, f"--trusted-entities={tmp_path / 'none.yaml'}"]
     for given, allowed, any_app in (
-        (arguments, (), False), (nobody, (), False), (arguments, ("0" * 64,), True), (trusting, (), True),
+        (arguments, (), False), (trusting_none, (), False), (arguments, ("0" * 64,), True), (trusting, (), True),
     ):  # fmt: skip
         with pytest.raises(ValueError, match="which apps does this node run"):
             supernode.run_node(given, allowed, any_app=any_app)
@@ -261,7 +261,7 @@ def test_a_node_starts_only_if_it_knows_which_apps_it_runs(
         assert isinstance(options["state_factory"].state(), GuardedState)
         assert options["node_config"] == {"data": "/srv/wafl/data"}
         assert bool(options["trusted_entities"]) == (given is trusting)
-        assert apps != str(home), "a folder of its own"
+        assert apps != str(home), "a separate folder"
         assert not Path(apps).exists(), "which is gone at the end"
         assert os.environ["WAFL_STATE"] == str(home / "wafl"), "what clients keep stays where it was"
     with pytest.raises(ValueError, match="checked only with 'subprocess'"):

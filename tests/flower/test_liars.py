@@ -1,4 +1,4 @@
-"""Nodes that lie, on a grid: a false claim is left out by name, and the honest nodes train as if nobody made it."""
+"""Nodes that lie, on a grid: a false claim is left out by name, and the honest nodes train as without it."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def make_node(tmp_path: Path) -> MakeNode:
-    """A function that starts a private node with data of its own, for an app."""
+    """A function that starts a private node with its own data, for an app."""
     data = fakes.write(tmp_path / "data", CLIENTS)
 
     def make(run_config: dict[str, Any] | None = None, privacy: str = WORDS, **config: Any) -> Node:

@@ -85,6 +85,6 @@ def test_without_its_roster_a_study_cannot_be_repaired_and_says_why(
     results = StudyFolder(path).read_results()
     assert_one_line(invoke("repair", path), str(path / "roster.json"), damage, "put it back")
     grid = fakes.make_grid(clock, tmp_path, CLIENTS, UNEVEN, EXPERIMENT)
-    with pytest.raises(FolderError, match=f"{damage}.*put it back"):  # whoever is here now may be somebody else
+    with pytest.raises(FolderError, match=f"{damage}.*put it back"):  # the clients here now may be others
         fakes.train(grid, EXPERIMENT, path)
     assert StudyFolder(path).read_results() == results

@@ -236,7 +236,7 @@ def test_a_gamma_that_is_found_keeps_targets_finite() -> None:
 
 
 def test_strict_holds_a_gamma_that_is_found_above_the_concavity_limit() -> None:
-    """That of the model that was sent; if the model's limit is not known, strict is refused."""
+    """Use the sent model's limit; if it is not known, strict is refused."""
     task = make_task(linear())
     limit = wasserstein(radius=9.0).concavity_limit(Problem(task, task.initial()[None]))
     assert limit is not None

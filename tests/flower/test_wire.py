@@ -85,7 +85,7 @@ USUAL: dict[str, Any] = {"vectors": ["control"], "iterates": ["snapshot"], "send
 
 
 def usual(kind: Any = "train") -> NodeQuery:
-    """What the node of these tests is asked by one of its own methods."""
+    """The query to the node of these tests, by one of its methods."""
     return node_query(kind, **USUAL if kind == "train" else {})
 
 
@@ -167,7 +167,7 @@ def test_replies_are_read_as_they_were_written(query: NodeQuery) -> None:
 @pytest.mark.parametrize("spoil", ["nothing", "loss", "cost", *several().queries[0].wanted])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_partial_sum_is_the_weighted_mean_of_clients_with_finite_numbers(spoil: str, value: float) -> None:
-    """A client with any non-finite number is in no mean, and its loss or cost says so."""
+    """A client with any non-finite number is in no mean, and its loss or cost shows it."""
     query = replace(several(), partial_sums=True)
     written = made(query)
     if spoil != "nothing":
@@ -311,7 +311,7 @@ def test_a_query_without_one_of_its_values_is_refused(name: str, node: Node) -> 
     ("name", "value"),
     [
         ("scalars", ["a", "b", "c"]),
-        ("names", ["c00", "c02", "nobody"]),
+        ("names", ["c00", "c02", "unknown"]),
         ("entry", "fedavg"),
         ("runs", [0, 2]),
         ("outputs", 2),

@@ -101,7 +101,7 @@ RULES = {name: kind() for name, kind in weights.RULES.items()}
 
 
 def works_with_few(server: Server) -> bool:
-    """Whether the server works with the four clients of these tests, or with those of them that a rule leaves."""
+    """Whether the server works with the four clients of these tests, or with the ones that a rule leaves."""
     try:
         server.check(2)
     except ValueError:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import wafl
 from tests.oracles import descended, reference, reweighing, robust
-from tests.oracles.reference import AffineMaps, Ball, Learned, Nobody, Params, Reweighed, Transport
+from tests.oracles.reference import AffineMaps, Ball, Learned, Params, Reweighed, Transport, Unmoved
 from tests.oracles.reference import ServerOptimizer as Optimizer
 from wafl import local, objectives, servers, weights
 from wafl.local import LOCAL_STEPS
@@ -36,7 +36,7 @@ TO_THE_END: dict[str, Any] = {"steps": 400, "tolerance": 1e-11}
 
 
 def by_size() -> Sequence[int]:
-    """The weights of FedAvg, which a case replaces by the sizes of its own clients."""
+    """The weights of FedAvg, which a case replaces by its clients' sizes."""
     return SIZES
 
 
@@ -48,7 +48,7 @@ class Case:
     """
 
     method: wafl.Method
-    objective: Callable[[], reference.Objective] = Nobody
+    objective: Callable[[], reference.Objective] = Unmoved
     weights: Callable[[], Any] = by_size
     server: Callable[[], Optimizer] | None = None
     local: Callable[[], reference.LocalStep] | None = None

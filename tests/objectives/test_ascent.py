@@ -63,7 +63,7 @@ def test_within_bounds_the_linear_maximizer_beats_a_general_solver(norm, power, 
 @pytest.mark.parametrize("norm", [1, math.inf])
 @pytest.mark.parametrize("levels", [None, 16])
 def test_within_bounds_the_linear_maximizer_is_that_of_sorting_all_coordinates(norm, power, levels):
-    """Images have few gray levels, so many coordinates reach their bounds together; half of the pixels are dark."""
+    """Images have few gray levels, so coordinates reach bounds together; half of the pixels are dark."""
     generator = torch.Generator().manual_seed(0)
     gradient = torch.randn(6, 5, 100, generator=generator, dtype=torch.float64)
     x = torch.rand(6, 5, 100, generator=generator, dtype=torch.float64)

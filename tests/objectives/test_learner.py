@@ -1,4 +1,4 @@
-"""What an objective must know: few things, and how scalars are learned is an object of its own."""
+"""What an objective must know: few things, and a separate object learns scalars."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_examples_are_mixed_with_others_of_their_own_batch_and_never_with_paddin
     move = mixup()(problem, x, y, state)
     for lane, count in enumerate(real):
         mixed = move.x_adv[lane, :count]
-        assert not bool(mixed[:, count:].any()), "nobody is mixed with padding"
+        assert not bool(mixed[:, count:].any()), "no example is mixed with padding"
         torch.testing.assert_close(mixed.sum(0)[:count], torch.ones(count).double())
         torch.testing.assert_close(mixed.sum(1), torch.ones(count).double())
         assert len({round(float(value), 9) for value in mixed.flatten()} - {0.0, 1.0}) == 2, "one weight per batch"

@@ -110,7 +110,7 @@ def test_the_excess_settles_and_ends_at_zero_if_labels_leave_something() -> None
 
 @pytest.mark.parametrize("label_cost", [0.4, math.inf])
 def test_clients_report_the_mean_cost_of_their_steps_if_labels_move(label_cost: float) -> None:
-    """Of four steps in one round; if labels are fixed, that of the first."""
+    """Of four steps in one round; if labels are fixed, the cost of the first."""
     x, y = clouds()
     clients = wafl.Federation.from_arrays([(x, y)], test_fraction=0.0)
     method = wafl.WAFL(radius=0.3, power=1, label_cost=label_cost, bounds=None)

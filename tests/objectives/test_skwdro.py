@@ -1,4 +1,4 @@
-"""Our Sinkhorn ball against that of SkWDRO, on logistic regression whose data are in one place.
+"""Our Sinkhorn ball against SkWDRO's, on logistic regression whose data are in one place.
 
 SkWDRO draws moves d from ``N(0, sigma^2 I)`` and averages ``exp((loss - lambda ||d||^2) / epsilon)``. The Gaussian and
 the exponential of the cost make a narrower Gaussian, with ``1 / noise^2 = 1 / sigma^2 + 2 lambda / epsilon``, and a

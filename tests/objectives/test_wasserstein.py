@@ -44,7 +44,7 @@ def lanes_problem(seed, lanes=3, batch=5, classes=3, features=6, loss="cross_ent
     return Problem(task, params), x, torch.randint(classes, (lanes, batch), generator=draw)
 
 
-# The ascent of a linear model runs in as many dimensions as it has outputs: the moves must be those on the inputs.
+# The ascent of a linear model runs in one dimension per output: the moves must be those on the inputs.
 
 
 def ridged(outputs, y):

@@ -39,7 +39,7 @@ class Curious:
     scalars: Mapping[str, float] = field(default_factory=lambda: SCALARS)
     messages: int = 0
     tests: bool = False
-    """Whether mean losses are those of the client's test examples, which every app asks for."""
+    """Whether mean losses are taken on the client's test examples, which every app asks for."""
     drfa: bool = False
     """Whether mean losses are those by which DRFA weights its clients."""
 
@@ -84,7 +84,7 @@ class Curious:
         """Return all examples, from the updates of different batches at the same parameters, zero.
 
         An update is the mean of its examples' gradients. Which these are, a twin shows: a client of the server's own
-        with as many examples, whose features are unit vectors.
+        with the same number of examples, whose features are unit vectors.
         """
         zeros, apart = torch.zeros(self.classes, self.features + 1), torch.zeros(self.classes, twin.features + 1)
         drawn = torch.stack([twin.update(apart, number)[:, :-1].abs().sum(0) > 0 for number in range(count)]).double()

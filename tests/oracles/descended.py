@@ -41,7 +41,7 @@ class Penalized:
 
 
 def changed(outputs: Outputs, x: Tensor, moved: Tensor, shift: Tensor) -> Tensor:
-    """``KL(p(x), p(moved))`` per example, where the probabilities are those of ``outputs + shift``."""
+    """``KL(p(x), p(moved))`` per example, with the probabilities of ``outputs + shift``."""
     rest, other = (log_softmax(outputs(at) + shift, -1) for at in (x, moved))
     return kl_div(other, rest, reduction="none", log_target=True).sum(-1)
 

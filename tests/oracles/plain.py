@@ -1,6 +1,6 @@
 """Federated averaging on phi_gamma as a plain loop over clients, for any ``torch.nn.Module``: ordinary autograd.
 
-The random order of the examples is that of the reference; dropout masks are drawn there too.
+The random order of the examples is the reference's; dropout masks are drawn there too.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def train(
 ) -> dict[str, Tensor]:
     """Every client takes part in every round; ``moved`` is what the objective moves, the inputs unless it is given.
 
-    With ``statistics``, those of BatchNorm layers are returned too: "averaged", or each "client" goes on with its own,
-    in "fedbn" also with its own scales and offsets.
+    With ``statistics``, the statistics of BatchNorm layers are returned too: "averaged", or each "client" goes on with
+    its own, in "fedbn" also with its own scales and offsets.
     """
     work = reference.Work(local_epochs=local_epochs, batch_size=batch_size)
     server = copy.deepcopy(model)

@@ -164,7 +164,7 @@ class Moved:
 
 
 @dataclass(frozen=True)
-class Nobody:
+class Unmoved:
     def move(self, minimized: Minimized, params: Params, x: Tensor, y: Tensor, gamma: float, client: int) -> Moved:
         return Moved(x, y, minimized.mean(params, x, y), 0.0)
 
@@ -442,7 +442,7 @@ class Reweighed:
 
 @dataclass
 class Prox:
-    """FedProx (Li et al. 2020, eq. 2): the gradient of ``mu / 2 ||w - w_t||^2`` is added to that of the loss."""
+    """FedProx (Li et al. 2020, eq. 2): the gradient of ``mu / 2 ||w - w_t||^2`` is added to the loss's gradient."""
 
     mu: float
 

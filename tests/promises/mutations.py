@@ -114,14 +114,14 @@ def swaps(content: Content) -> Iterator[tuple[tuple[Any, ...], str, Content]]:
             if other != content:
                 yield path, f"swapped {name}", other
     other = copy.deepcopy(content)
-    other.update(attested="nobody knows", witnesses=[], labels=None)
+    other.update(attested="unknown", witnesses=[], labels=None)
     for row in other["claim"]["rows"]:
         row["value"] = 1e-9
     yield ("attested",), "no proof", other
 
 
 def forgeries(content: Content, count: int = 100) -> list[tuple[tuple[Any, ...], str, Content]]:
-    """At least so many forgeries: one of every leaf, all swaps, and more that are drawn."""
+    """At least ``least`` forgeries: one of every leaf, all swaps, and more that are drawn."""
     draw, rest = random.Random(0), list[tuple[tuple[Any, ...], str, Content]]()
     chosen = list(swaps(content))
     for path in leaves(content):

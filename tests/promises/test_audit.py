@@ -136,7 +136,7 @@ def equally(x):
 
 
 def alarms(trials, size, examples=60, points=4, shift=0.0):
-    """How often a site of so many examples, all moved by the shift, is outside of a federation of one label."""
+    """How often a site of this number of examples, all moved by the shift, is outside of a federation of one label."""
     result = 0
     for trial in range(trials):
         normal = torch.Generator().manual_seed(trial)

@@ -50,7 +50,7 @@ def without_proof(model: nn.Module, value: float, **claim: Any) -> Callable[[Con
     """Return a change into estimates about a model, which are all this value."""
 
     def change(content: Content) -> None:
-        content.update(attested="nobody knows", witnesses=[])
+        content.update(attested="unknown", witnesses=[])
         content["claim"].update(model=digest_of(model), **claim)
         for row in content["claim"]["rows"]:
             row["value"] = value
@@ -119,7 +119,7 @@ def fail(_: Tensor) -> Tensor:
 
 
 FAILING: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
-    "an error of its own": (lambda: Custom(fail), {}),
+    "a custom error": (lambda: Custom(fail), {}),
     "too few outputs": (lambda: Custom(lambda outputs: outputs[:, :2]), {}),
     "float32 inside": (lambda: nn.Sequential(Custom(Tensor.float), nn.Linear(3, 3)), {}),
     "inputs of another size": (lambda: Custom(Tensor.sin), {"data": clients(3)}),

@@ -1,4 +1,4 @@
-"""Certificates as files, against plain recomputation, exact arithmetic, and whoever changes a byte."""
+"""Certificates as files, against plain recomputation, exact arithmetic, and changed bytes."""
 
 import json
 import math
@@ -315,7 +315,7 @@ def test_a_verdict_names_the_radius_as_it_is_and_says_no_less_than_the_file(tmp_
 
 
 def test_clients_of_names_that_look_the_same_are_two(tmp_path):
-    """A Cyrillic letter in place of a Latin one: whoever has the data of one recomputes no numbers of the other."""
+    """A Cyrillic letter in place of a Latin one: the data of one recompute no numbers of the other."""
     case = a_case("mlr")
     file = saved(tmp_path, case)
     forge(file, lambda content: content["claim"]["clients"][1].update(name="\u0441lient 0"))

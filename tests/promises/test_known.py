@@ -195,7 +195,7 @@ def test_a_promised_error_rate_is_that_of_the_layers_matrices(tmp_path: Path) ->
     radii = [0.0, 0.05, 0.2]
     promise = publish(model, clients, radii=radii, metric="error")
     for radius in radii:
-        # The norm of the convolution is between that of its matrix on these images and 1.
+        # The norm of the convolution is between the norm of its matrix on these images and 1.
         least = flipped(distance / np.linalg.norm(wide, ord=2), radius)
         assert least * (1.0 - 1e-9) <= promise.values[radius] <= flipped(distance, radius) * (1.0 + 1e-4) + 1e-9
     promise.save(tmp_path / "certificate.json")

@@ -1,4 +1,4 @@
-"""Statements about the next client as files: against a slow proof, and against whoever changes a leaf of the JSON.
+"""Statements about the next client as files: against a slow proof, and against changes of a leaf of the JSON.
 
 The slow proof knows nothing of the library's: it moves examples over a grid of the plane, and counts places exactly.
 """
@@ -237,7 +237,7 @@ def test_a_client_checks_its_own_line_with_its_own_data(tmp_path: Path) -> None:
 
 
 def without_the_hardest(content: Content) -> None:
-    """Leave out the client with the largest mean, as whoever wants a smaller number would."""
+    """Leave out the client with the largest mean, as a cheater would for a smaller number."""
     worst = int(np.argmax(content["witnesses"][0]["means"]))
     draws = content["witnesses"][0]["draws"]
     for numbers in (content["claim"]["clients"], content["witnesses"][0]["means"], draws["bets"], *draws["paid"]):

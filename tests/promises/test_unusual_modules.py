@@ -295,7 +295,7 @@ def test_an_unusual_module_is_proven_as_it_computes_or_says_why_not(
     model, federation = kind().double().eval(), clients()
     result = wafl.certify(model, federation, radii=[0.1], achieved=False)
     checked = verified(harmless(), model, federation)
-    assert not checked.recomputed, "the numbers are those of another model"
+    assert not checked.recomputed, "the numbers belong to another model"
     statuses = {line.name: line.status for line in checked.lines}
     if reason is None:
         assert result.proven

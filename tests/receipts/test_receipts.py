@@ -1,4 +1,4 @@
-"""Requests and receipts with models and data: the numbers are those of the embedded calls, and are given once."""
+"""Requests and receipts with models and data: the numbers equal the embedded calls', and are given once."""
 
 from __future__ import annotations
 

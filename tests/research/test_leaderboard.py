@@ -1,4 +1,4 @@
-"""The leaderboard: nobody is tuned on who is tested on, all have as many steps and trials, and numbers repeat."""
+"""The leaderboard: clients for tuning and tests differ, steps and trials are equal, and numbers repeat."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def first_problem(folder: Path, results: str, source: str, digest: str) -> str |
 
 def whole_clone() -> None:
     if shutil.which("git") is None or not (ROOT / ".git").exists():
-        pytest.skip("NOT CHECKED: there is no git here, so nobody knows what was committed first")
+        pytest.skip("NOT CHECKED: there is no git here, so the order of commits is unknown")
     if git(ROOT, "rev-parse", "--is-shallow-repository").strip() != b"false":
         pytest.skip("NOT CHECKED: this clone is shallow: git fetch --unshallow")
 

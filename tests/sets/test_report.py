@@ -1,4 +1,4 @@
-"""The section of a page about prediction sets: its numbers are those of the sets."""
+"""The section of a page about prediction sets: its numbers are the sets' numbers."""
 
 import pytest
 

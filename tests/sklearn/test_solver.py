@@ -80,7 +80,7 @@ def test_power_1_in_l_inf_is_logistic_regression_with_an_l1_penalty() -> None:
 
 
 def test_power_1_with_labels_that_move_is_at_the_optimum_of_a_convex_solver() -> None:
-    """The data and the optimum are those of research/exploratory/optimum.py."""
+    """The data and the optimum are from research/exploratory/optimum.py."""
     data: Any = load_breast_cancer()
     x, _, y, _ = train_test_split(data.data, data.target, test_size=0.3, random_state=0)
     model = WassersteinClassifier(0.2, power=1, label_cost=2.0).fit((x - x.mean(0)) / x.std(0), y)

@@ -1,4 +1,4 @@
-"""A study that gets more rounds ends in the bits of one that asked for so many, and nothing else of it can change."""
+"""A study that gets more rounds ends in the bits of one that asked for them, and nothing else of it can change."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ BASE: dict[str, Any] = {
 
 @pytest.fixture(autouse=True, scope="module")
 def short_warm_up() -> Generator[None]:
-    """Let the balls of three rounds and of six grow alike, as those of 90 rounds and more do."""
+    """Let the balls of three rounds and of six grow alike, as balls of 90 rounds and more do."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(learned_gamma, "LONGEST_WARM_UP", 1)
         yield
@@ -76,7 +76,7 @@ def short(ended: Path, tmp_path: Path) -> Path:
 
 
 def test_a_finished_study_is_extended_to_the_bits_of_one_that_asked_for_so_many(short: Path, long: Path) -> None:
-    """Learned weights, gammas, what clients keep, early stops, a diverged run, and a method of its own rounds."""
+    """Learned weights, gammas, what clients keep, early stops, a diverged run, and a method with its own rounds."""
     rounds = {(row["method"], row["seed"], row["round"]) for row in read_lines(StudyFolder(long).metrics)}
     stopped = {seed for seed in (0, 1) for name in ("fedadam", "scaffold") if (name, seed, 5) not in rounds}
     assert stopped, "some run stops early, in rounds that were added"

@@ -1,4 +1,4 @@
-"""Studies and runs as a page: its numbers are those of the files and of ``wafl``, and what is missing is left out."""
+"""Studies and runs as a page: its numbers come from the files and from ``wafl``, and what is missing is left out."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_outputs_losses_and_gradients_are_those_of_the_layers(depth: int) -> Non
 
 def test_only_captured_steps_of_a_reduced_precision_are_fused(monkeypatch) -> None:
     fused, layered = problems(network())
-    monkeypatch.setattr(Layers, "forward", None)  # whoever calls it fails
+    monkeypatch.setattr(Layers, "forward", None)  # any call fails
     x, y = torch.randn(LANES, BATCH, 2, 8, 8), torch.arange(LANES * BATCH).view(LANES, -1) % 5
     with computing("float32", torch.device("cpu")), side_by_side():
         for one, other in zip(fused.loss_and_gradient(x, y), layered.loss_and_gradient(x, y), strict=True):

@@ -10,7 +10,7 @@ CPU = torch.device("cpu")
 
 
 def matrices(rows: int, columns: int, depth: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of three lanes; those of the first matrix are part of a longer vector, as the weights of a model are."""
+    """Of three lanes; the lanes of the first matrix are part of a longer vector, as the weights of a model are."""
     generator = torch.Generator().manual_seed(0)
     flat = torch.randn(3, rows * depth + rows, generator=generator)
     return flat[:, : rows * depth].view(3, rows, depth), torch.randn(3, columns, depth, generator=generator)

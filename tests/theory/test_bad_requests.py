@@ -42,7 +42,7 @@ UNCOPIED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "old weight_norm": (lambda: nn.utils.weight_norm(nn.Linear(3, 2)), "use torch.nn.utils.parametrizations"),
     "old spectral_norm in training": (spectral, "use torch.nn.utils.parametrizations"),
     "a lock": (Locked, "Locked cannot be copied .*lock"),
-    "an error of its own": (lambda: Rude(3, 2), r"Rude cannot be copied \(no copies\)"),
+    "a custom error": (lambda: Rude(3, 2), r"Rude cannot be copied \(no copies\)"),
     "a lazy layer": (lambda: nn.LazyLinear(2), "LazyLinear has no parameters yet: call it once with an example"),
 }
 

@@ -102,7 +102,7 @@ def test_with_an_l2_regularizer_the_bound_is_about_the_regularized_risk(clients,
         batch_size=None, start=START, runs=1, rng=rng, weight_decay=decay,
     )  # fmt: skip
     assert 0 < path.gaps[:, :-1].mean() <= bound.value
-    assert path.gaps.min() > -1e-7  # the minimum is that of the regularized risk
+    assert path.gaps.min() > -1e-7  # the minimum of the regularized risk
 
 
 @pytest.mark.parametrize(("local_steps", "batch_size"), [(4, None), (8, 2)])

@@ -69,7 +69,7 @@ def test_thresholds_are_exact() -> None:
 
 
 def coins(heads: Sequence[float], size: int) -> NextClient:
-    """Return what clients say of whom each tossed a coin of its own `size` times, with these shares of heads."""
+    """Return the answers of clients that each tossed a coin `size` times, with these shares of heads."""
     sample = Sample([size] * len(heads), list(heads), list(heads), 1.0)
     trained = Sample([400], [0.33], [0.33], 1.0)
     names = tuple(map(str, range(len(heads))))
@@ -95,7 +95,7 @@ def test_the_next_clients_examples_are_covered_as_often_as_is_said(count: int) -
 @pytest.mark.parametrize("size", [4, 40])
 @pytest.mark.parametrize("count", COUNTS[1:])
 def test_the_next_clients_distribution_is_covered_at_least_as_often_as_is_said(count: int, size: int) -> None:
-    """The bound is the largest of the clients' own: that of the client with the most heads, in a table."""
+    """The bound is the largest of the clients' own: the bound of the client with the most heads, in a table."""
     level = some_clients(count, size).next_confidence()
     bounds = np.array([coins([heads / size] * count, size).next() for heads in range(size + 1)])
     assert (np.diff(bounds) >= 0.0).all()

@@ -62,7 +62,7 @@ def test_no_attack_reaches_more_than_is_proven(name: str) -> None:
 
 
 def test_moves_along_gradients_whose_squares_are_lost_cost_what_they_are_long() -> None:
-    """A sigmoid network at its ends: the direction of a gradient of 1e-170 has a length of its own."""
+    """A sigmoid network at its ends: the direction of a gradient of 1e-170 has a length, too."""
     assert_never_below("sigmoid", 16)
 
 

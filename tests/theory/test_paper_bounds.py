@@ -141,7 +141,7 @@ def test_the_papers_width_fails_where_examples_jump():
     """Three points: z1 at t > radius from z0, z2 at radius / 2 on the other side; all of P at z0.
 
     The gamma* of f is L_z / t, close to L_z / radius, so the paper's width is little more than 2 L_z radius. But the f
-    that is best on Q has a different gamma*: its surrogate gains from z2, while that of f gains nothing.
+    that is best on Q has a different gamma*: its surrogate gains from z2, while the surrogate of f gains nothing.
     """
     slope, radius, far = 1.0, 1.0, 1.0 / 0.95
     distance = np.array([[0.0, far, 0.5], [far, 0.0, far + 0.5], [0.5, far + 0.5, 0.0]])
@@ -189,7 +189,7 @@ def test_the_sandwich_needs_constants_over_the_whole_ball():
     still = np.zeros(2)
     surrogate = risk(still, near, gamma) - least(near, ball, gamma).value
     excess = risk(still, far) - least(far, ball).value
-    assert excess > surrogate + gamma * radius**2 + 0.2  # what L_z = 0, that of this model, would promise
+    assert excess > surrogate + gamma * radius**2 + 0.2  # what this model's L_z = 0 would promise
     with pytest.raises(PreconditionError, match="params_radius"):
         excess_risk_sandwich(worlds.constants_of(1, None), gamma=gamma, radius=radius, surrogate_excess=surrogate)
 
@@ -679,7 +679,7 @@ def test_the_distance_to_a_client_holds_as_a_user_composes_it(line_constants, cl
 
 
 def test_the_distance_to_a_client_holds_with_the_distances_of_any_center():
-    """Three clients at 0, 4 and 5 and equal weights: with rho* = 0, that of the barycenter's own weights, it would not.
+    """Three clients at 0, 4 and 5 and equal weights: with rho* = 0, of the barycenter's own weights, it would not.
 
     Samples of 200 points around each center, so that nearly nothing is left to sampling.
     """

@@ -109,7 +109,7 @@ def test_around_a_settled_ascent_nothing_is_missed(classes):
 
 @pytest.mark.parametrize("classes", [2, 3, 6])
 def test_no_ellipsoid_leaves_out_a_part_of_the_ball(classes):
-    """Around any p, the p of a sure example and that of a class among them."""
+    """Around any p, the p of a sure example and the p of a class among them."""
     weight, outputs, y = a_case(classes, seed=classes, examples=3)
     ball, (s, labels) = Ball(torch.from_numpy(weight), math.inf), tensors(outputs, y)
     a, limit = s - s.gather(1, labels[:, None]), theory.farthest_rows(weight, math.inf) ** 2 / 8.0
@@ -128,7 +128,7 @@ def test_no_ellipsoid_leaves_out_a_part_of_the_ball(classes):
 
 @pytest.mark.parametrize("norm", [2, math.inf])
 def test_after_cuts_the_bound_of_a_part_is_above_the_value_of_each_point_in_it(norm):
-    """Every point lies in a part, and the lengths of edges that cuts update are those of their vertices."""
+    """Every point lies in a part, and the lengths of edges that cuts update fit their vertices."""
     weight, outputs, y = a_case(4, examples=3)
     ball, (s, labels) = Ball(torch.from_numpy(weight), norm), tensors(outputs, y)
     a, gamma = s - s.gather(1, labels[:, None]), 0.2 * theory.farthest_rows(weight, norm) ** 2 / 8.0

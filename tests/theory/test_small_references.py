@@ -72,7 +72,7 @@ def error() -> None:
 
 
 def moved() -> None:
-    """Twice from where it is by 0.7 along the steepest slope, the second time that of where the first has ended."""
+    """Twice from where it is by 0.7 along the steepest slope, the second time the slope at the end of the first."""
     at, best = X, cross_entropy(model()(X), Y, reduction="none")
     for _ in range(2):
         at = at.detach().requires_grad_()

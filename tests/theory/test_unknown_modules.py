@@ -176,7 +176,7 @@ def test_a_hook_of_every_module_is_a_hook() -> None:
 
 def test_a_subclass_that_only_builds_its_parent_is_plain() -> None:
     class Own(nn.Sequential):
-        """A docstring, a constructor, a name of its own."""
+        """A docstring, a constructor, its own name."""
 
         classes = 3
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import wafl
 from tests.oracles import reference, reweighing
-from tests.oracles.reference import AffineMaps, Ball, Learned, Nobody, Reweighed, Transport
+from tests.oracles.reference import AffineMaps, Ball, Learned, Reweighed, Transport, Unmoved
 from tests.oracles.reference import ServerOptimizer as Optimizer
 
 SIZES = (3, 8, 6, 5, 10, 2)
@@ -106,20 +106,22 @@ WORK = ("local_steps", "local_epochs", "batch_size", "momentum", "weight_decay")
 ONE_STEP = {"local_steps": 1, "local_epochs": None, "cohort": None}
 STEPS = {"local_steps": 4, "local_epochs": None}
 TRAINING = {
-    "FedAvg": Case(wafl.FedAvg(), Nobody()),
-    "momentum": Case(wafl.FedAvg(), Nobody(), schedule={"momentum": 0.9, "learning_rate": 0.05}),
-    "weight decay": Case(wafl.FedAvg(), Nobody(), schedule={"momentum": 0.5, "weight_decay": 0.1}),
-    "server learning rate": Case(wafl.FedAvg(), Nobody(), schedule={"server_learning_rate": 0.6}),
-    "learning rate by round": Case(wafl.FedAvg(), Nobody(), schedule={"learning_rate": lambda t: 0.3 / (1 + t)}),
-    "local steps": Case(wafl.FedAvg(), Nobody(), schedule=STEPS),
-    "fixed": Case(wafl.FedAvg(client_weights=wafl.weights.fixed([3, 0, 1, 0.5, 2, 0])), Nobody(), [3, 0, 1, 0.5, 2, 0]),
-    "AFL": Case(wafl.AFL(weights_step=0.3), Nobody(), Learned("AFL", 0.3), ONE_STEP),
-    "DRFA": Case(wafl.DRFA(weights_step=0.05), Nobody(), Learned("DRFA", 0.05)),
-    "DRFA, local steps": Case(wafl.DRFA(weights_step=0.05), Nobody(), Learned("DRFA", 0.05), STEPS),
-    "CVaR": Case(wafl.CVaR(alpha=0.4), Nobody(), Reweighed(reweighing.superquantile(0.4), SIZES)),
-    "FGDRO": Case(wafl.FGDRO(temperature=0.5), Nobody(), Reweighed(reweighing.tilted(2.0), SIZES)),
-    "TERM": Case(wafl.TERM(t=-1.5), Nobody(), Reweighed(reweighing.tilted(-1.5), SIZES)),
-    "QFFL": Case(wafl.QFFL(q=2.0), Nobody(), Reweighed(reweighing.powers(2.0), SIZES, 2.0)),
+    "FedAvg": Case(wafl.FedAvg(), Unmoved()),
+    "momentum": Case(wafl.FedAvg(), Unmoved(), schedule={"momentum": 0.9, "learning_rate": 0.05}),
+    "weight decay": Case(wafl.FedAvg(), Unmoved(), schedule={"momentum": 0.5, "weight_decay": 0.1}),
+    "server learning rate": Case(wafl.FedAvg(), Unmoved(), schedule={"server_learning_rate": 0.6}),
+    "learning rate by round": Case(wafl.FedAvg(), Unmoved(), schedule={"learning_rate": lambda t: 0.3 / (1 + t)}),
+    "local steps": Case(wafl.FedAvg(), Unmoved(), schedule=STEPS),
+    "fixed": Case(
+        wafl.FedAvg(client_weights=wafl.weights.fixed([3, 0, 1, 0.5, 2, 0])), Unmoved(), [3, 0, 1, 0.5, 2, 0]
+    ),
+    "AFL": Case(wafl.AFL(weights_step=0.3), Unmoved(), Learned("AFL", 0.3), ONE_STEP),
+    "DRFA": Case(wafl.DRFA(weights_step=0.05), Unmoved(), Learned("DRFA", 0.05)),
+    "DRFA, local steps": Case(wafl.DRFA(weights_step=0.05), Unmoved(), Learned("DRFA", 0.05), STEPS),
+    "CVaR": Case(wafl.CVaR(alpha=0.4), Unmoved(), Reweighed(reweighing.superquantile(0.4), SIZES)),
+    "FGDRO": Case(wafl.FGDRO(temperature=0.5), Unmoved(), Reweighed(reweighing.tilted(2.0), SIZES)),
+    "TERM": Case(wafl.TERM(t=-1.5), Unmoved(), Reweighed(reweighing.tilted(-1.5), SIZES)),
+    "QFFL": Case(wafl.QFFL(q=2.0), Unmoved(), Reweighed(reweighing.powers(2.0), SIZES, 2.0)),
     "WAFL, TERM's weights": Case(
         wafl.WAFL(gamma=1.0, client_weights=wafl.weights.term(2.0)), Transport(gamma=1.0),
         Reweighed(reweighing.tilted(2.0), SIZES),
@@ -148,22 +150,22 @@ ADVERSARIES = {
     "FedRobust": Case(wafl.FedRobust(penalty=0.5, step_size=0.05), AffineMaps(0.5, 0.05)),
 }  # fmt: skip
 SERVERS = {
-    "FedAdam": Case(wafl.FedAdam(rate=0.1), Nobody(), server=lambda: Optimizer("adam", 0.1)),
+    "FedAdam": Case(wafl.FedAdam(rate=0.1), Unmoved(), server=lambda: Optimizer("adam", 0.1)),
     "WAFL, FedAdam's server": Case(
         wafl.WAFL(radius=0.5, server=wafl.servers.adam(0.1)), Transport(radius=0.5),
         server=lambda: Optimizer("adam", 0.1),
     ),
 }  # fmt: skip
 LOCAL = {
-    "FedProx": Case(wafl.FedProx(mu=0.5), Nobody(), local=lambda: reference.Prox(0.5)),
-    "SCAFFOLD": Case(wafl.SCAFFOLD(), Nobody(), local=reference.Scaffold),
+    "FedProx": Case(wafl.FedProx(mu=0.5), Unmoved(), local=lambda: reference.Prox(0.5)),
+    "SCAFFOLD": Case(wafl.SCAFFOLD(), Unmoved(), local=reference.Scaffold),
     "SCAFFOLD, all clients, local steps, decay": Case(
-        wafl.SCAFFOLD(), Nobody(), schedule={**STEPS, "cohort": None, "weight_decay": 0.1}, local=reference.Scaffold
+        wafl.SCAFFOLD(), Unmoved(), schedule={**STEPS, "cohort": None, "weight_decay": 0.1}, local=reference.Scaffold
     ),
     "WAFL, SCAFFOLD's steps": Case(
         wafl.WAFL(gamma=1.0, local=wafl.local.control_variates()), Transport(gamma=1.0), local=reference.Scaffold
     ),
-    "clipped updates": Case(wafl.FedAvg(), Nobody(), schedule={"clip_norm": 0.4}),
+    "clipped updates": Case(wafl.FedAvg(), Unmoved(), schedule={"clip_norm": 0.4}),
 }  # fmt: skip
 BOX = (0.0, 1.0)
 BOUNDED = {
@@ -245,13 +247,13 @@ def targets(width: int) -> list[tuple[Tensor, Tensor]]:
 
 
 REGRESSION = {
-    "FedAvg": Case(wafl.FedAvg(), Nobody()),
+    "FedAvg": Case(wafl.FedAvg(), Unmoved()),
     "WAFL": Case(wafl.WAFL(gamma=20.0), Transport(gamma=20.0)),
     "WAFL, l1": Case(wafl.WAFL(gamma=20.0, norm=1), Transport(gamma=20.0, norm=1)),
     "WAFL, radius of linf": Case(wafl.WAFL(radius=0.2, norm=math.inf), Transport(radius=0.2, norm=math.inf)),
     "WAFL, targets": Case(wafl.WAFL(gamma=50.0, label_cost=0.1), Transport(gamma=50.0, label_cost=0.1)),
     "FedPGM": Case(wafl.FedPGM(epsilon=0.3, steps=5), Ball(0.3, 0.15, 5)),
-    "DRFA": Case(wafl.DRFA(weights_step=0.01), Nobody(), Learned("DRFA", 0.01)),
+    "DRFA": Case(wafl.DRFA(weights_step=0.01), Unmoved(), Learned("DRFA", 0.01)),
 }
 
 

@@ -97,5 +97,5 @@ def test_means_are_relative_to_the_weights_of_the_clients_that_count() -> None:
     assert weighted_mean(weights, torch.tensor([[0.0, 4.0], [8.0, 0.0]])).tolist() == [6.0, 1.0]
     query = Query("train", 0, 0, (0, 1), weights, torch.zeros(2), {})
     assert mean_reply(query, torch.tensor([4.0, 8.0])) == 7.0
-    nobody = Query("train", 0, 0, (0, 1), 0 * weights, torch.zeros(2), {})
-    assert mean_reply(nobody, torch.tensor([4.0, 8.0])) == 6.0, "equally, if none counts"
+    zero = Query("train", 0, 0, (0, 1), 0 * weights, torch.zeros(2), {})
+    assert mean_reply(zero, torch.tensor([4.0, 8.0])) == 6.0, "equally, if none counts"

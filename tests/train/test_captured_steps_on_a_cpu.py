@@ -18,7 +18,7 @@ from wafl.train.step import Batch, Carry, Eager, step
 
 
 class Roomy(Eager):
-    """Computes each step for as many lanes as a captured one would."""
+    """Computes each step for the same number of lanes as a captured one would."""
 
     def room(self, working: int) -> int:
         return Captured.room(self, working)  # pyright: ignore[reportArgumentType]

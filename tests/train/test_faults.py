@@ -185,10 +185,10 @@ class ByHand:
         self.pairs, self.work = pairs(), work
 
     def update(self, params: reference.Params, round: int, client: int) -> reference.Update:
-        nobody, plain = reference.Nobody(), reference.Prox(0.0)
+        still, plain = reference.Unmoved(), reference.Prox(0.0)
         examples = self.pairs[client]
         return reference.local_training(
-            self.objective, params, examples, self.work, nobody, 0.3, 0.0, 0, round, client, plain
+            self.objective, params, examples, self.work, still, 0.3, 0.0, 0, round, client, plain
         )
 
     def survivors(self, asked: list[int], round: int, kind: str = "train") -> list[int]:

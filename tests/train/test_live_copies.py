@@ -24,7 +24,7 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> wafl.Federation:
 
 @pytest.fixture
 def uncollected() -> Generator[None, None, None]:
-    """Without the garbage collector, so that only what nobody refers to is released."""
+    """Without the garbage collector, so that only unreferenced objects are released."""
     gc.collect()
     gc.disable()
     yield

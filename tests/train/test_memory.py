@@ -25,7 +25,7 @@ def federation(shape: tuple[int, ...] = (1, 8, 8), copies: int = 1) -> wafl.Fede
 
 
 class Asking(LocalStep):
-    """A local step that asks for so many gradients."""
+    """A local step that asks for this number of gradients."""
 
     def __init__(self, gradients: int) -> None:
         self.gradients = gradients

@@ -435,7 +435,7 @@ def sequence(model: nn.Module, x: Tensor, delta: Tensor, step: plain.Step) -> Te
     ],
 )
 def test_a_frozen_backbone_before_the_ball_is_computed_once(make: Any, space: str, forward: Any, once: bool):
-    """Not so if the inputs reach the head by another way; the numbers are those of a plain loop in any case."""
+    """Not so if the inputs reach the head by another way; the numbers equal a plain loop's in any case."""
     model, pairs = seeded(make), images()
     clients = wafl.Federation.from_arrays(pairs, test_fraction=0)
     SEEN.clear()

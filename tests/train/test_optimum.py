@@ -1,4 +1,4 @@
-"""A training that ends away from its optimum says so, with what may help; one that is there says nothing."""
+"""A training that ends away from its optimum warns, with what may help; one that is there says nothing."""
 
 from __future__ import annotations
 

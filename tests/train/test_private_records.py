@@ -116,7 +116,7 @@ def test_without_noise_the_steps_are_those_of_a_plain_loop(
 @pytest.mark.usefixtures("silent")
 @pytest.mark.parametrize("objective", [wasserstein(gamma=1.0), fgsm(epsilon=0.3)])
 def test_an_objective_moves_each_record_as_if_it_were_alone(objective: Objective) -> None:
-    """The mean of clipped gradients is that of clients with one record each, which train without noise."""
+    """The mean of clipped gradients equals the mean of clients with one record each, which train without noise."""
     client, start = make(module=network(), objective=objective)
     params = start + 0.1
     moves = list[Tensor]()

@@ -87,7 +87,7 @@ def test_memory_is_as_long_as_what_the_server_sees_even_if_a_checkpoint_has_stat
 
 
 def test_a_snapshot_is_aggregated_with_the_steps_up_to_it() -> None:
-    """After as many steps of every client, normalized averaging is plain averaging."""
+    """After equal numbers of steps of every client, normalized averaging is plain averaging."""
     learning = algorithm(wafl.DRFA(server=wafl.servers.normalized()), cohort=4)
     state = replace(learning.init(torch.zeros(3)), client_weights=torch.full((4,), 0.25, dtype=torch.float64))
     query, replies = asked(learning, state)

@@ -102,7 +102,7 @@ def test_a_second_signal_before_and_while_the_checkpoint_is_written_loses_nothin
                 signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(checkpoint_module, "write_state", impatient)
-    # The second takes effect as soon as all is saved; nobody handles SIGTERM here, which would end this process.
+    # The second takes effect as soon as all is saved; SIGTERM is not handled here, which would end this process.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with pytest.raises(KeyboardInterrupt):
         fit(tmp_path, cleaning_up)

@@ -1,4 +1,4 @@
-"""How far clients are believed: what is usual has the same bits, and nobody counts for much more."""
+"""How far clients are believed: what is usual has the same bits, and no client counts for much more."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def answer(
 
 
 def test_who_counts_twice_goes_half_as_far() -> None:
-    """Three times the median for an equal share, 1.5 times for twice that: nobody moves the mean further."""
+    """Three times the median for an equal share, 1.5 times for twice that: no client moves the mean further."""
     given = answer([[100.0, 0.0], [0.0, 100.0], *[[1.0, 0.0]] * 8], weights(1000, *[1] * 9))
     believed = FLOWER.bound(given, decides=False, aimed=None)
     assert believed.replies.params[:2].tolist() == [[1.5, 0.0], [0.0, 3.0]]

@@ -78,7 +78,7 @@ def test_a_label_cost_that_lets_the_targets_blow_up_the_loss_is_said_once(label_
 
 
 def watch_over(radii: list[float], gammas: list[float], losses: list[float] | None = None, **options: Any) -> list[str]:
-    """What is said at the end of a run with these achieved radii, gammas and losses."""
+    """The warnings at the end of a run with these achieved radii, gammas and losses."""
     rounds = zip(range(len(radii)), radii, gammas, losses or [0.5] * len(radii), strict=True)
     history = History([Record(n, loss, 0.1, (0,), achieved_radius=r, gamma=g) for n, r, g, loss in rounds])
     with warnings.catch_warnings(record=True) as caught:

@@ -1,4 +1,4 @@
-"""Threads that share the lanes: the bits are those of one thread, however many there are."""
+"""Threads that share the lanes: the bits equal one thread's, however many there are."""
 
 from __future__ import annotations
 

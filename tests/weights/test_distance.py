@@ -99,7 +99,7 @@ def test_the_label_aware_distance_equals_that_of_a_double_loop():
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("kind", ["inputs", "classes", "targets"])
 def test_the_distance_is_the_least_cost_of_the_ball(order, kind):
-    """``||x - x'||^p``, plus the price of a label in the ball, minimized over assignments of as many points."""
+    """``||x - x'||^p``, plus the price of a label in the ball, minimized over assignments of equally many points."""
     from scipy.optimize import linear_sum_assignment
 
     generator = np.random.default_rng(1)

@@ -119,7 +119,7 @@ def test_every_potential_gives_a_cut_below_the_distance():
 
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-5])
 def test_searching_among_few_arcs_finds_the_exact_value(tolerance):
-    """With far more arcs closed than open, the value is still that of POT on all of them."""
+    """With far more arcs closed than open, the value still equals POT's on all of them."""
     generator = np.random.default_rng(0)
     sources = [
         generator.normal(size=(150, 8)) * generator.uniform(0.5, 2, 8) + generator.normal(size=8) for _ in range(6)

@@ -50,7 +50,7 @@ def test_a_gap_counts_for_clients_that_trained_in_the_round_before_and_no_weight
     step = 0.5 * (1 - 1 / 5) / 4
     raw = torch.tensor([0.4 + step * 0.5 / 2, 0.0, 0.28, 0.3], dtype=torch.float64)
     torch.testing.assert_close(rule.learn(weights, (0, 1, 2), losses, now), raw / raw.sum())
-    assert torch.equal(rule.learn(weights, (2,), losses[:1], now), weights), "nobody has a gap"
+    assert torch.equal(rule.learn(weights, (2,), losses[:1], now), weights), "no client has a gap"
     assert torch.equal(rule.learn(weights, (0, 1), losses[:2], Round(0, 0, 4, 3, 1, rounds=5)), weights)
 
 

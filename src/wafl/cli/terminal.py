@@ -85,7 +85,7 @@ class _Lasting:
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        """Discard the buffer and all later output."""
+        """Discard the buffer and all later output if the reader is gone; raise any other error."""
         if error.errno not in GONE:
             raise error
         with open(os.devnull, "w") as nowhere:

@@ -44,7 +44,7 @@ class RefusedError(ValueError):
 
 @dataclass(frozen=True)
 class Guard:
-    """The rule that decides whether an app runs; without ``allowed`` digests, Flower checks the app's origin."""
+    """The rule that decides whether an app runs; without ``allowed`` digests, the app's origin is not checked here."""
 
     allowed: frozenset[str]
 
