@@ -79,7 +79,7 @@ def test_nodes_fine_tune_as_the_embedded_call_does_and_send_nothing(stage: Stage
         assert all(stat.S_IMODE(file.stat().st_mode) & 0o077 == 0 for file in (folder, *folder.iterdir()))
     asked = [each for each in grid.seen if each.kind == "query.personalize"]
     assert len(asked) == 2
-    assert all(keys(each.reply) == {"reply.format"} for each in asked), "docs/flower.md says so"
+    assert all(keys(each.reply) == {"reply.format"} for each in asked), "docs/flower.md reports it"
 
 
 def test_only_the_invited_clients_are_asked(stage: Stage, tmp_path: Path) -> None:
