@@ -118,5 +118,5 @@ def test_a_line_of_a_method_has_speed_loss_accuracy_and_radius(tmp_path: Path, m
     path = tmp_path / "ball.toml"
     path.write_text(TOML.replace('method = "FedAvg"', 'method = "WAFL"\ngamma = 1.0') + "[evaluation]\nevery = 1\n")
     output = invoke("run", path, "--output", tmp_path / "runs", "--serve")
-    assert re.search(r"rounds/s, .*left, loss \d.*, accuracy \d+\.\d%, radius [\d.e-]+ WAFL: round 2", output)
+    assert re.search(r"rounds/s, .*left, loss \d.*, accuracy \d+\.\d%, radius [\d.e-]+ WAFL: 2 of 3 rounds", output)
     assert re.search(r"is shown at http://127\.0\.0\.1:\d+/ while it trains", output)

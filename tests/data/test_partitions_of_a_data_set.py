@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.datasets import load_digits
 
 import wafl
 from wafl import shifts
@@ -155,6 +156,14 @@ def test_label_shares_follow_a_dirichlet_distribution():
         assert np.abs(shares.reshape(60, 5, 4).mean((0, 2)) - 1 / num_clients).max() < off
         apart = np.corrcoef(shares[:, 0], shares[:, 1])[0, 1]
         assert abs(apart) < 0.25, "labels are drawn independently"
+
+
+def test_digits_are_those_of_scikit_learn():
+    images, targets = load_digits(return_X_y=True)
+    data = wafl.load_dataset("digits")
+    assert data.x_train.shape[1:] == (1, 8, 8)
+    assert torch.cat([data.x_train, data.x_test]).flatten(1).tolist() == images.tolist()
+    assert torch.cat([data.y_train, data.y_test]).tolist() == targets.tolist()
 
 
 # ---------------------------------------------------------------- skew

@@ -141,5 +141,10 @@ class Section(BaseModel):
     """A table without unknown keys and without values of another type."""
 
     model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True, ser_json_inf_nan="constants"
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        use_attribute_docstrings=True,
+        ser_json_inf_nan="constants",
+        defer_build=True,
     )

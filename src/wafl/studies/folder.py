@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
+from functools import cache
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
@@ -296,6 +297,7 @@ def to_toml(experiment: Experiment) -> str:
     return tomlkit.dumps(experiment.model_dump(exclude_none=True))
 
 
+@cache
 def version_of(name: str) -> str | None:
     """Return the version of a package, or None if it is not installed."""
     try:

@@ -25,8 +25,9 @@ two: a layer multiplies it by the largest sum of absolute weights of an output, 
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -205,7 +206,8 @@ def _step(layer: nn.Module) -> tuple[float, float] | None:
         layer = cast(nn.Linear, layer)
         return matrix_norm(_used(layer)), 0.0
     if type(layer) is nn.Conv2d and layer.padding_mode == "zeros":
-        return _convolution_norm(layer), 0.0
+        how = (layer.groups, layer.stride, layer.dilation)
+        return _remembered((_digest(layer.weight.double()), *how), partial(_convolution_norm, layer)), 0.0
     if type(layer) is nn.MaxPool2d and layer.ceil_mode is False:
         # Each input is in at most that many windows, and each window passes on one of its inputs.
         return math.sqrt(_windows(layer.kernel_size, layer.stride, layer.dilation)), math.inf
@@ -308,23 +310,33 @@ def _largest_eigenvalue(weight: Tensor) -> float:
     return least
 
 
-_NORMS: dict[bytes, float] = {}
-"""Norms of matrices by their digests, because one certificate asks about the same layers several times."""
+_NORMS: dict[tuple[Any, ...], float] = {}
+"""Norms of layers by the digests of their weights, because one certificate asks about the same layers several times."""
 MOST_NORMS = 1024
 """The maximum number of cached norms."""
 
 
 def matrix_norm(matrix: Tensor) -> float:
     """Return the largest singular value of a matrix."""
-    digest = hashlib.blake2b(repr(matrix.shape).encode())
-    digest.update(matrix.cpu().contiguous().numpy().tobytes())
-    key = digest.digest()
+
+    def norm() -> float:
+        return float(torch.linalg.matrix_norm(matrix, ord=2)) if bool(matrix.isfinite().all()) else math.inf
+
+    return _remembered((_digest(matrix),), norm)
+
+
+def _remembered(key: tuple[Any, ...], norm: Callable[[], float]) -> float:
     if key not in _NORMS:
         if len(_NORMS) >= MOST_NORMS:
             _NORMS.clear()
-        finite = bool(matrix.isfinite().all())
-        _NORMS[key] = float(torch.linalg.matrix_norm(matrix, ord=2)) if finite else math.inf
+        _NORMS[key] = norm()
     return _NORMS[key]
+
+
+def _digest(weight: Tensor) -> bytes:
+    digest = hashlib.blake2b(f"{weight.shape} {weight.dtype}".encode())
+    digest.update(weight.detach().cpu().contiguous().numpy().tobytes())
+    return digest.digest()
 
 
 def _windows(size: int | tuple[int, ...], stride: int | tuple[int, ...], dilation: int | tuple[int, ...]) -> int:

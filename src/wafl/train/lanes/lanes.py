@@ -281,19 +281,26 @@ def _lane_bytes(client: ClientTask, lanes: LaneInput) -> int:
     largest = int(client.examples.num_examples.max())
     batch = min(max(client.work.batch_size or largest, REPORT_BATCH), largest)
     params = lanes.params[:1]
-    x = params.new_zeros(batch, *client.examples.shape)
-    kept = 0
-
-    def count(tensor: torch.Tensor) -> torch.Tensor:
-        nonlocal kept
-        kept += tensor.nbytes
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor), torch.enable_grad():
-        client.task.call(params[0].clone().requires_grad_(), x)
+    one = params.new_zeros(1, *client.examples.shape).nbytes
+    few = [_activations(client, params, size) for size in (2, 3)]  # they grow by the same amount per example
+    kept = few[0] + (batch - 2) * (few[1] - few[0])
     vectors = sum(vector[0].nbytes for vector in lanes.vectors.values())
     # Drawing one example of one step takes 64 bytes: its number, and what is compared and sorted on the way.
     drawn = 64 * max(client.work.num_steps([largest])) * client.batch_room(largest)
     again = client.local.gradients - 1  # each has its own place, gradient and moved examples
     models, batches = 6 + 2 * again, 8 + 2 * again
-    return models * params.nbytes + 4 * vectors + batches * x.nbytes + 3 * kept + drawn
+    return models * params.nbytes + 4 * vectors + batches * batch * one + 3 * kept + drawn
+
+
+def _activations(client: ClientTask, params: Tensor, size: int) -> int:
+    """Return the bytes that autograd keeps for a batch of this size."""
+    kept = 0
+
+    def count(tensor: Tensor) -> Tensor:
+        nonlocal kept
+        kept += tensor.nbytes
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor), torch.enable_grad():
+        client.task.call(params[0].clone().requires_grad_(), params.new_zeros(size, *client.examples.shape))
+    return kept
