@@ -169,6 +169,31 @@ def test_one_unit_changes_the_sum_by_at_most_twice_the_clipping_norm(objective: 
             assert bool(torch.isfinite(after).all())
 
 
+@pytest.mark.parametrize(
+    "objective",
+    [wasserstein(gamma=0.2, tolerance=1e-3), wasserstein(gamma=0.2, norm=math.inf), wasserstein(gamma=0.2, power=1)],
+    ids=["tolerance", "linf", "price"],
+)
+@pytest.mark.parametrize("scale", [3.0, 1e9, 1e19])
+def test_the_gradient_of_a_record_has_no_bit_of_another(objective: Objective, scale: float) -> None:
+    """Records are moved together, and a bit of one in another's move could grow with crafted parameters."""
+
+    def gradients(x: Any) -> Tensor:
+        client, start = make(x, Y, linear(), objective=objective)
+        params = scale * torch.randn(len(start), generator=torch.Generator().manual_seed(5))
+        asked = query(params, **objective.scalars())
+        return records._computable_gradients(client, asked, torch.arange(SIZE), 0, 0)
+
+    others, before, moved = torch.arange(SIZE) != 7, gradients(X), list[bool]()
+    for change in (0.0, 40.0, 3e38):
+        x = X.copy()
+        x[7] = change * np.array([1, -1, 0.5, 0.3, -0.2], np.float32)
+        after = gradients(x)
+        moved.append(not torch.equal(before[7], after[7]))
+        torch.testing.assert_close(before[others], after[others], rtol=0, atol=0, equal_nan=True)
+    assert any(moved)
+
+
 def test_an_error_that_is_no_fault_of_an_example_is_raised() -> None:
     """So that no model is trained on noise alone because it does not fit."""
     client, params = make()
