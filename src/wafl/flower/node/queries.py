@@ -304,10 +304,10 @@ def answer(kind: str, node: Callable[[], Node], content: RecordDict) -> RecordDi
     except Exception as error:  # whatever it is, the server must hear of it
         return refused(error, setup=True)
     try:
-        if kind != "query.hello":
-            opened.check_task(TASKS.get(kind, "train"))
         if opened.private is not None:
             opened.private.check_kind(kind)
+        if kind != "query.hello":
+            opened.check_task(TASKS.get(kind, "train"))
         return HANDLERS[kind](opened, content)
     except Exception as error:
         return refused(error)
