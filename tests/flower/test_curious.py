@@ -365,7 +365,8 @@ def test_a_part_of_the_experiments_data_set_is_answered_about_without_limits(mon
 
 
 def test_every_question_counts(make_node: MakeNode, tmp_path: Path) -> None:
-    node = make_node(app(*METHODS, tasks=["train", "certify", "mixture"], questions=QUESTIONS))
+    tasks = ["train", "certify", "mixture"]
+    node = make_node(app(*METHODS, tasks=tasks, questions=QUESTIONS, personalize={"steps": 1}))
     for number, (kind, content) in enumerate(messages(node).items(), start=1):
         ask(node, kind, content)
         assert sum(counted(tmp_path).values()) == number, kind
