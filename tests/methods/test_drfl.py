@@ -11,6 +11,7 @@ from torch import nn
 import wafl
 
 
+@pytest.mark.slow
 def test_models_that_agree_by_admm_reach_the_optimum_of_all_clients_where_those_of_fedavg_do_not() -> None:
     generator = torch.Generator().manual_seed(4)
     parts = [

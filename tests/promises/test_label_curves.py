@@ -15,6 +15,7 @@ from wafl.promises.quantities import quantity_of, steepest_slope
 from wafl.tasks.losses import CrossEntropy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden", [False, True], ids=["linear", "relu"])
 def test_a_label_is_certified_nearly_as_tightly_as_alone(hidden: bool) -> None:
     rng = np.random.default_rng(0)

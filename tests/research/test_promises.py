@@ -111,6 +111,7 @@ def changed(clients: Federation, which: list[int]) -> Federation:
     return replace(clients, train=other(clients.train), test=other(clients.test))
 
 
+@pytest.mark.slow
 def test_sealed_clients_change_no_byte_of_what_is_issued(
     folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

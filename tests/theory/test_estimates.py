@@ -133,6 +133,7 @@ def test_figures_and_pages_say_estimate(tmp_path: Path) -> None:
     assert "Not proven" not in proven.report(tmp_path / "proven.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_sliders_of_a_study_say_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wafl.studies.pages.measured.SIZES", (0.0, 0.1))
     federation = clients()

@@ -231,6 +231,7 @@ def attack_with_confidence(seed: int) -> None:
     assert_not_above(reached, certified, (seed, model, options))
 
 
+@pytest.mark.slow
 def test_no_attack_exceeds_a_certified_value() -> None:
     assert sum(attack_a_certificate(seed) for seed in range(12)) >= 8
     for seed in range(2):

@@ -57,6 +57,7 @@ def test_of_coins_the_moments_tell_all_that_the_plain_capital_does(bet, heads):
     assert result <= plain * (1.0 + 1e-9)
 
 
+@pytest.mark.slow
 def test_of_two_clients_the_bound_is_the_smallest_product_of_their_capitals():
     rng = np.random.default_rng(0)
     for weights in ([0.5, 0.5], [0.2, 0.8], [0.7, 0.3]):

@@ -163,6 +163,7 @@ def gammas_and_limits(clients: wafl.Federation, method: wafl.Method, **changes: 
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::wafl.UnitWarning")
 def test_a_strict_radius_keeps_gamma_above_the_limit_and_warns_if_it_is_missed(digits: wafl.Federation):
     with pytest.warns(wafl.RadiusWarning, match=r"radius=30 cannot be reached .* from round 20 on it was \d") as caught:

@@ -87,7 +87,7 @@ def excess_risk(
     >>> import wafl
     >>> clients = wafl.load_dataset("digits").partition(num_clients=3, iid=True)
     >>> run = wafl.fit(wafl.models.mlr(clients), clients, wafl.FedAvg(), rounds=2, local_steps=5, learning_rate=0.5)
-    >>> excess = excess_risk(run, clients, gamma=1.0, params_radius=2.0, steps=20)
+    >>> excess = excess_risk(run, clients, gamma=1.0, params_radius=2.0, steps=3)
     >>> 0 <= excess.least <= excess.reached <= excess.risk
     True
     """
