@@ -27,6 +27,10 @@ PAPER = (
 
 FURTHER = (
     _figure("fig-gamma-condition", "Whether gamma is above the curvature of the loss", "gamma"),
+    _figure("fig-gamma-wide", "Figure 3 beyond the attack's length", "gamma"),
+    _figure("fig-orders", "Figure 5 with all of the paper's methods", "norms"),
+    _figure("fig-convergence-dense", "Figure 6 every ten rounds, over three seeds", "convergence"),
+    _figure("tab-domains-controls", "The controls of the shaped ball in table 1", "domains"),
     _figure("fig-norm-lead", "The ball in the attack's own norm, over several seeds", "norms"),
     _figure("fig-pooled", "The same images in one place", "attacked"),
     _figure("tab-domains-cnn", "Table 1 with the CNN", "domains"),

@@ -9,6 +9,8 @@ set), a protocol or a scale holds what is different there, and may hold such sec
     learning_rate = 0.1
     [mnist.fair.data]
     preprocess = "unit"
+
+Files do not change once they have numbers. What a scale changes later is in ``experiments/scales/SCALE.toml``, by file.
 """
 
 import tomllib
@@ -111,12 +113,16 @@ def read(name: str, protocol: Protocol, scale: Scale) -> list[Part]:
         if value not in known:
             raise ConfigError(f"{what} = {value!r} must be one of {', '.join(known)}")
     file = tomllib.loads((folder() / f"{file_name}.toml").read_text(encoding="utf-8"))
-    return [_part(file_name, part, protocol, scale, file) for part in file["parts"]]
+    later = folder() / "scales" / f"{scale}.toml"
+    changes = tomllib.loads(later.read_text(encoding="utf-8")).get(file_name, {}) if later.is_file() else {}
+    return [_part(file_name, part, protocol, scale, file, changes) for part in file["parts"]]
 
 
-def _part(name: str, part: str, protocol: Protocol, scale: Scale, file: Mapping[str, Any]) -> Part:
-    others = {*file["parts"], *PROTOCOLS, *SCALES}
-    content = _pruned(_resolved(file, (part, protocol, scale), others))
+def _part(
+    name: str, part: str, protocol: Protocol, scale: Scale, file: Mapping[str, Any], changes: Mapping[str, Any]
+) -> Part:
+    others, chosen = {*file["parts"], *PROTOCOLS, *SCALES}, (part, protocol, scale)
+    content = _pruned(_merged(_resolved(file, chosen, others), _resolved(changes, chosen, others)))
     about = {key: content.get(key) for key in ABOUT}
     rest = current({key: value for key, value in content.items() if key not in ABOUT})
     rest["name"] = name

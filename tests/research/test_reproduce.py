@@ -34,11 +34,17 @@ def test_a_file_that_no_protocol_or_scale_could_run_is_noticed(name: str) -> Non
                 assert scale == "full" or reproduce.missing_data(part) is None, "the small scales need no data folder"
 
 
-@pytest.mark.parametrize("protocol", ["paper", "fair"])  # `make test` runs the first case: every figure and table
-def test_every_experiment_gives_numbers_and_a_picture(protocol: Any, tmp_path: Path) -> None:
-    """Through ``python -m research``; of the tuned protocol, one experiment of each kind."""
+@pytest.mark.parametrize(  # `make test` runs the first case
+    ("which", "protocol"),
+    [("papers", "paper"), ("kinds", "fair"), pytest.param("ours", "paper", marks=pytest.mark.slow)],
+)
+def test_every_experiment_gives_numbers_and_a_picture(which: str, protocol: Any, tmp_path: Path) -> None:
+    """Through ``python -m research``: the paper's figures and tables, ours, and of the tuned protocol one per kind."""
     every = [part for name in files.names() for part in files.read(name, protocol, "smoke")]
-    chosen = list({part.figure: part for part in every}.values()) if protocol == "fair" else every
+    kinds = list({part.figure: part for part in every}.values())
+    papers = [part for part in every if part.number in files.FILES]
+    papers += [part for part in kinds if part.figure not in {each.figure for each in papers}]
+    chosen = {"kinds": kinds, "papers": papers, "ours": [part for part in every if part not in papers]}[which]
     for name in dict.fromkeys(part.number for part in chosen):
         wanted = [part.part for part in chosen if part.number == name]
         folders = ["--output", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
@@ -53,6 +59,15 @@ def test_every_experiment_gives_numbers_and_a_picture(protocol: Any, tmp_path: P
             labels = {row["entry"] for row in numbers["rows"]}
             assert labels == {method.label for method in part.experiment.methods}
             assert all(0.0 <= row["accuracy"] <= 100.0 for row in numbers["rows"] if "diverged" not in row)
+
+
+def test_what_a_scale_changes_later_changes_no_full_experiment() -> None:
+    """And it has the last word at its scale, also over what the file says for a data set and a protocol."""
+    small = files.read("figure-4", "paper", "small")[0].experiment.schedule
+    assert (small.learning_rate, small.rounds) == (0.1, 20)
+    whole = {part.label: reproduce.digest(part) for part in files.read("figure-4", "paper", "full")}
+    before = json.loads((ROOT / "docs/reproduction/fig-attacked-share-mnist-paper.json").read_text())["digest"]
+    assert whole["fig-attacked-share-mnist-paper"] == before
 
 
 @pytest.mark.slow
