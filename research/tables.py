@@ -59,6 +59,7 @@ TABLES = [
     Table("docs/performance.md", "| times FedAvg |", "python -m benchmarks.speed --part norms"),
     Table("docs/performance.md", "| path | file |", "python -m benchmarks.paths"),
     Table("docs/gpu.md", "| path | file |", "python -m benchmarks.paths --device cuda"),
+    Table("docs/performance.md", "| MiB | data |", "python -m benchmarks.memory --part million"),
     Table("docs/performance.md", "| | command | |", "python -m benchmarks.million"),
     Table("docs/faq.md", "| method | last | averaged |", "python -m research average-last --data demo"),
     Table("docs/choosing.md", "| data, on what | best of six |", "python -m research auto-radius"),
