@@ -50,7 +50,7 @@ def call(*words):
 def test_a_certificate_is_verified_with_files_of_data_and_without_a_key_says_what_that_means(run):
     result = call("verify", "certificate.json", "--model", "run", "--data", "data")
     assert result.exit_code == 0, result.output
-    assert "a digest only detects accidents" in " ".join(result.output.split())
+    assert "so they only detect accidents" in " ".join(result.output.split())
     words = result.output.split("certificate.json: no signature was checked")[1]
     assert ("attested" in words, words.count("noted")) == (False, 1)  # when it was issued
     assert result.output.startswith("PROVEN: every value was recomputed from the model and the data")

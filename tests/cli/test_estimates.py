@@ -109,6 +109,8 @@ def test_theory_and_certify_say_that_a_model_has_no_proof(module: str) -> None:
     assert written.exit_code == 0, written.output
     assert "Not proven: this model has no proof, because `clamp_max` at" in written.stdout
     assert "certified" not in written.stdout
+    said = r"If the clients' data move by at most 0\.1 \(l2, .*\), the expected loss is at most .* This is an estimate"
+    assert re.search(said, written.stdout)
     checked = call("verify", "certificate.json", "--model", "runs/study", "--data", "runs/study", "--trust")
     assert (checked.exit_code, checked.stdout.split(":")[0]) == (3, "ATTESTED")
     assert "Nothing here is proven, because `clamp_max` at" in " ".join(checked.stdout.split())
@@ -121,6 +123,11 @@ def test_the_next_of_five_clients_has_the_confidence_that_they_support(module: s
     for what, level in (("distribution", 66), ("examples", 83)):
         sentence = rf"the next client's certified error rate on its {what} is at most 0\.\d+ with {level}% confidence, "
         assert re.search(sentence + "the most that 5 clients support", printed.stdout)
+    (error,) = re.findall(r"error rate on its examples is at most (\S+) with", printed.stdout)
+    first = printed.stdout.splitlines()[0]
+    (share,) = re.findall("^At the next client, at most (.*)% of its examples are misclassified, with 83% conf", first)
+    assert 100.0 * float(error) - 1e-9 <= float(share) < 100.0 * float(error) + 0.1
+    assert first.endswith("confidence.")
     refused = call("next-client", "runs/study", "--metric", "error", "--confidence", "0.95")
     assert refused.exit_code == 2
     assert refused.stdout == ""
@@ -141,6 +148,7 @@ def test_the_next_of_five_clients_as_a_file_is_verified_at_the_confidence_it_say
     assert [row.get("confidence") for row in rows] == [None, 0.666666]
     checked = call("verify", "next.json", "--model", "runs/study", "--data", "runs/study")
     assert checked.exit_code == 0, checked.output
+    assert re.search(r"At the next client, at most \S+% of future examples are misclassified, with 66%", checked.stdout)
     assert re.search(r"radius 0, next +recomputed +at most 0\.\d+ with probability 0\.666666", checked.stdout)
     refused = call("next-client", "runs/study", "--metric", "error", "-o", "other.json", "--confidence", "0.8")
     assert (refused.exit_code, Path("other.json").exists()) == (2, False)

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from decimal import ROUND_FLOOR, Decimal
 from typing import Any
 
 # Escape sequences begin with control characters, marks of direction reorder a line, and half a pair cannot be encoded.
@@ -60,6 +61,18 @@ def rounded_up(value: float, digits: int = 4) -> str:
     scale = 10**digits
     raised = math.ceil(value * scale) / scale
     return f"{raised if raised >= value else (math.ceil(value * scale) + 1) / scale:.{digits}f}"
+
+
+def percent(confidence: float) -> str:
+    """Return a confidence in percent, rounded down to a whole number if it has many digits.
+
+    >>> percent(0.95), percent(0.995), percent(0.666666)
+    ('95%', '99.5%', '66%')
+    """
+    value = Decimal(repr(float(confidence))).scaleb(2).normalize()
+    exponent = value.as_tuple().exponent
+    many = isinstance(exponent, int) and exponent < -3
+    return f"{value.to_integral_value(ROUND_FLOOR) if many else value:f}%"
 
 
 def visible(text: str) -> str:

@@ -3,12 +3,13 @@
 from dataclasses import replace
 from typing import Annotated, Literal, Self
 
+from wafl.base.describe import percent
 from wafl.base.errors import PreconditionError
 from wafl.base.norms import norm_name
 from wafl.base.options import Choice, Count, Range, frozen
 from wafl.sets.shifted import Shift
 from wafl.sets.thresholds import Holds, for_client, for_example
-from wafl.theory.population.levels import USUAL, percent, supported, with_confidence
+from wafl.theory.population.levels import USUAL, supported, with_confidence
 
 About = Literal["client", "example"]
 INSIDE = Range(0.0, 1.0, low_open=True, high_open=True)

@@ -47,7 +47,10 @@ def certify(
         say(f"Certifying {name} at {len(wanted)} radii: seconds for a linear model, minutes for a network.")
         certificate = search(model, clients, radii=wanted, confidence=confidence, **options)
         page = certificate.save(output, key=sign, points=points)
-    tell(f"{certificate}\n\nWritten: {output} and {page}")
+        from wafl.promises.sentences import sentence
+
+        summary = sentence(certificate.published)
+    tell(f"{certificate}\n\n{summary}\n\nWritten: {output} and {page}")
 
 
 def next_client(
@@ -78,7 +81,7 @@ def next_client(
             raise ValueError(f"{run} held no client out of training: train it with data.unseen, such as 0.5")
         result = expect(model, seen, unseen, radius=radius, population_radius=population_radius, **options)
         result.next_confidence(own_sampling=False)  # raises if nothing about the next client has this confidence
-        lines = [str(result)]
+        lines = [result.sentence, str(result)]
         if output is not None:
             lines.append(f"Written: {output} and {result.save(output, key=sign)}")
     tell("\n\n".join(lines))
@@ -169,6 +172,10 @@ def verify(
             clients = None if data is None else read_data(data, run, data_dir, held=held)
             result = check(certificate, model=run, data=clients, key=key)
             words, unsigned = str(result.promise), UNSIGNED
+            if result.ok:
+                from wafl.promises.sentences import sentence
+
+                words = f"{sentence(result.promise)}\n\n{words}"
         verdict = result.verdict if client is None else result.verdict_of(client)
     tell(f"{result.VERDICTS[verdict] if client is None else f'{verdict}: the line of {client}'}\n\n{words}\n")
     make_console().print(verification(certificate, result))

@@ -14,10 +14,9 @@ In floats, ``1 / (1 - 0.9)`` is a little more than 10, and 9 clients would not s
 
 import math
 from collections.abc import Sequence
-from decimal import ROUND_FLOOR, Decimal
 from fractions import Fraction
 
-from wafl.base.describe import some
+from wafl.base.describe import percent, some
 from wafl.base.errors import PreconditionError
 
 USUAL = 0.95
@@ -97,18 +96,6 @@ def with_confidence(confidence: float, count: int, *, fallen: bool) -> str:
     """
     most = f", the most that {count} client{'s support' if count != 1 else ' supports'}"
     return f"with {percent(confidence)} confidence{most if fallen else ''}"
-
-
-def percent(confidence: float) -> str:
-    """Return a confidence in percent, rounded down to a whole number if it has many digits.
-
-    >>> percent(0.95), percent(0.995), percent(0.666666)
-    ('95%', '99.5%', '66%')
-    """
-    value = Decimal(repr(float(confidence))).scaleb(2).normalize()
-    exponent = value.as_tuple().exponent
-    many = isinstance(exponent, int) and exponent < -3
-    return f"{value.to_integral_value(ROUND_FLOOR) if many else value:f}%"
 
 
 def too_confident(confidence: float, count: int, *, own_sampling: bool, liars: int = 0) -> str:

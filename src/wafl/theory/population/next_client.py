@@ -12,13 +12,14 @@ from torch import nn
 
 from wafl.base.checks import check_radii
 from wafl.base.conditions import unproven_line
-from wafl.base.describe import rounded_up
+from wafl.base.describe import percent, rounded_up
 from wafl.base.errors import PreconditionError
 from wafl.base.norms import norm_name
 from wafl.base.options import frozen
 from wafl.data.arguments import check_alike, check_arguments
 from wafl.data.federation import Federation
 from wafl.promises.promise import Promise, check_output
+from wafl.promises.sentences import at_the_next_client
 from wafl.results.run import Run
 from wafl.tasks.task import Loss
 from wafl.theory.certificates.certificate import Metric, Quantity
@@ -28,7 +29,7 @@ from wafl.theory.certificates.publish import Source, publish_next_client
 from wafl.theory.certificates.sampling import Domain, Moments, Sample
 from wafl.theory.certificates.soundness import hold_clients, room_of
 from wafl.theory.population.intervals import Population
-from wafl.theory.population.levels import USUAL, check_invited, exact, missing_line, percent, supported, with_confidence
+from wafl.theory.population.levels import USUAL, check_invited, exact, missing_line, supported, with_confidence
 from wafl.weights import ClientWeights, uniform
 
 
@@ -215,6 +216,18 @@ class NextClient:
         singles = [Sample([size], [mean], [second], most) for size, mean, second in numbers]
         bets = {size: like.bets([1.0], [size], level) for size in set(self.sample.sizes)}
         return [self._certified(each.upper_mean([1.0], bets[each.sizes[0]], level)) for each in singles]
+
+    @property
+    def sentence(self) -> str:
+        """The statement about the next client's examples, as one sentence to repeat."""
+        return at_the_next_client(
+            self.metric,
+            self.next(own_sampling=False),
+            self.next_confidence(own_sampling=False),
+            own_sampling=False,
+            moved=f"{self.radius:g} ({norm_name(self.norm)}, {self.unit})" if self.radius else "",
+            proven=self.proven,
+        )
 
     def __str__(self) -> str:
         about = f"{len(self.names)} client{'s' * (len(self.names) != 1)} that never trained"

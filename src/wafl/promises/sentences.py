@@ -1,0 +1,54 @@
+"""Say in one sentence, which a person can repeat, what a certificate or a statement about the next client means."""
+
+from wafl.base.describe import percent, rounded_up
+from wafl.promises.promise import Claim, Promise
+
+
+def at_the_next_client(
+    metric: str, value: float, confidence: float, *, own_sampling: bool, moved: str = "", proven: bool = True
+) -> str:
+    """Return the sentence about the next client, on its distribution if ``own_sampling``, or on its examples.
+
+    >>> at_the_next_client("error", 0.22225, 0.95, own_sampling=False)
+    'At the next client, at most 22.3% of its examples are misclassified, with 95% confidence.'
+    >>> at_the_next_client("loss", 0.5, 0.83, own_sampling=True, moved="0.1 (l2, volts)")
+    'At the next client, the expected loss is at most 0.5000, with 83% confidence, if examples move by 0.1 (l2, volts).'
+    """
+    if metric == "error":
+        whose = "future" if own_sampling else "its"
+        what = f"at most {rounded_up(100.0 * value, 1)}% of {whose} examples are misclassified"
+    else:
+        what = f"the {'expected loss' if own_sampling else 'mean loss of its examples'} is at most {rounded_up(value)}"
+    moves = f", if examples move by {moved}" if moved else ""
+    return f"At the next client, {what}, with {percent(confidence)} confidence{moves}.{_doubt(proven)}"
+
+
+def sentence(promise: Promise) -> str:
+    """Return the sentence of a certificate: about its smallest distance above 0, or about the next client."""
+    claim, unit = promise.parts.claim, promise.facts.unit or "the unit of the data"
+    proven = promise.parts.attested is None
+    for row in claim.rows:
+        if row.about == "next":
+            moved = f"{row.radius:g} ({claim.norm}, {unit})" if row.radius else ""
+            level = claim.confidence_of(row) or 0.0
+            return at_the_next_client(
+                claim.metric, row.value, level, own_sampling=claim.own_sampling, moved=moved, proven=proven
+            )
+    return _on_moved_data(claim, unit, proven=proven)
+
+
+def _on_moved_data(claim: Claim, unit: str, *, proven: bool) -> str:
+    row = min(claim.rows, key=lambda each: (each.radius == 0, each.radius))
+    value = rounded_up(row.value)
+    what = f"the expected loss is at most {value}"
+    if claim.metric == "error":
+        what = f"at most {rounded_up(100.0 * row.value, 1)}% of the examples are misclassified"
+    level = claim.confidence_of(row)
+    how = "" if level is None else f", with {percent(level)} confidence"
+    if row.radius == 0:
+        return f"On the clients' data, {what}{how}.{_doubt(proven)}"
+    return f"If the clients' data move by at most {row.radius:g} ({claim.norm}, {unit}), {what}{how}.{_doubt(proven)}"
+
+
+def _doubt(proven: bool) -> str:
+    return "" if proven else " This is an estimate, not proven."
