@@ -139,10 +139,10 @@ def resnet(given: argparse.Namespace) -> None:
         print(f"after training {number + 1}: {left[0]:.0f} MiB allocated, {left[1]:.0f} MiB reserved")
 
 
-def show(
+def followed(
     model: nn.Module, clients: wafl.Federation, method: wafl.Method, cohort: int, device: str, chunk: int | None = None
-) -> int:
-    """Train three rounds, print what is alive at the peak, and return the bytes that are needed."""
+) -> tuple[Live, int, int]:
+    """Train three rounds; returns what was alive, the bytes of the data and those that are needed."""
     size = 4 * sum(value.numel() for value in model.parameters())
     keeps = method.local.initial_memory(torch.zeros(1)) is not None
     data = sum(part.nbytes for part in (clients.train.x, clients.train.y, clients.test.x, clients.test.y))
@@ -156,6 +156,22 @@ def show(
             model, clients, method, rounds=3, cohort=cohort, local_steps=2, batch_size=32, learning_rate=0.01,
             device=device, chunk_size=chunk, workers=1,
         )  # fmt: skip
+    return live, data, need
+
+
+def alive_to_need(
+    model: nn.Module, clients: wafl.Federation, method: wafl.Method, cohort: int, chunk: int | None = None
+) -> float:
+    """Return what is alive at the peak of a training on a CPU, data included, over what is needed."""
+    live, data, need = followed(model, clients, method, cohort, "cpu", chunk)
+    return (live.peak + data) / need
+
+
+def show(
+    model: nn.Module, clients: wafl.Federation, method: wafl.Method, cohort: int, device: str, chunk: int | None = None
+) -> int:
+    """Train three rounds, print what is alive at the peak, and return the bytes that are needed."""
+    live, data, need = followed(model, clients, method, cohort, device, chunk)
     made = Counter({"data": data} if device == "cpu" else {})  # which a GPU has copies of
     for maker, count in live.at_peak.items():
         if maker != "before":

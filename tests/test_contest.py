@@ -16,13 +16,17 @@ from benchmarks.contest.contest import Contestant, at_home, hold, read_peers
 from benchmarks.contest.shared.handed import Train, Work
 from benchmarks.contest.work import KINDS, Size, make_work
 
-SIZE = Size(clients=8, examples=70, cohort=3, rounds=2)
+SIZE = Size(clients=8, examples=70, cohort=3, rounds=2, epochs=3)
 PEERS = Path(__file__).parents[1] / "benchmarks" / "peers"
+_SHAKEN: list[Path] = []
 MODULES = {"ours": ours, "plain": plain, "floor": floor}
 
 
 def in_this_process(each: Contestant, path: Path, threads: int | None) -> dict[str, Any]:
-    """A turn as it would be in a process; ``broken`` fails, ``lazy`` trains a round less, ``alone`` has no clock."""
+    """A turn as it would be in a process.
+
+    ``broken`` fails, ``lazy`` trains a round less, ``alone`` has no clock, and ``shaky`` ends elsewhere each time.
+    """
     work = Work.read(str(path))
     if each.name == "broken":
         return {"failed": "ImportError: no module named peer"}
@@ -30,6 +34,9 @@ def in_this_process(each: Contestant, path: Path, threads: int | None) -> dict[s
     seconds = {"wafl": 2.0, "plain PyTorch": 6.0}.get(each.name, 1.0)
     cpu = None if each.name == "alone" else seconds
     params = train(work.rounds - (each.name == "lazy"))
+    if each.name == "shaky":
+        params = {name: value + np.float32(1e-6 * len(_SHAKEN)) for name, value in params.items()}
+        _SHAKEN.append(path)
     return {"startup": 1.0, "wall": 2 * seconds, "cpu": cpu, "peak_bytes": 2**20, "params": params}
 
 
@@ -51,7 +58,7 @@ def test_whoever_fails_or_does_other_work_is_said_to_and_ratios_are_to_wafl(monk
     monkeypatch.setattr(contest, "_turn", in_this_process)
     monkeypatch.setattr(contest, "JUDGED", 40)
     loop = (sys.executable, "-m", "benchmarks.contest.plain")
-    others = [Contestant("broken", ("nothing",)), Contestant("lazy", loop), Contestant("alone", loop)]
+    others = [Contestant("broken", ("nothing",)), *(Contestant(name, loop) for name in ("lazy", "alone", "shaky"))]
     result = hold("fedavg", SIZE, [*at_home("fedavg"), *others], repeats=2, clock="cpu")
     rows = result["rows"]
     assert rows["plain PyTorch"]["ratio"] == {"median": 3.0, "lowest": 3.0, "highest": 3.0}
@@ -59,6 +66,7 @@ def test_whoever_fails_or_does_other_work_is_said_to_and_ratios_are_to_wafl(monk
     assert rows["broken"] == {"failed": "ImportError: no module named peer"}
     assert "its parameters differ from the plain loop's by" in rows["lazy"]["failed"]
     assert "failed" not in rows["alone"]
+    assert [rows[name]["same_bits"] for name in ("wafl", "alone", "shaky")] == [True, True, False]
     assert (rows["alone"]["clock"], rows["alone"]["ratio"]["median"]) == ("wall", 0.5)
     assert rows["wafl"]["accuracy"] == rows["plain PyTorch"]["accuracy"] > 0.5
     assert 40 * rows["wafl"]["accuracy"] == pytest.approx(round(40 * rows["wafl"]["accuracy"]), abs=1e-9)
@@ -84,6 +92,7 @@ def test_the_command_prints_a_table_and_writes_numbers_and_a_chart(
         (["--work", "gpt"], "argument --work: invalid choice: 'gpt'"),
         (["--clock", "sun"], "argument --clock: invalid choice: 'sun'"),
         (["--repeats", "0"], "--repeats 0 must be at least 1"),
+        (["--device", "abacus"], "argument --device: invalid choice: 'abacus'"),
         (["--clients", "3", "--cohort", "4"], "--cohort 4 is more than --clients 3"),
         (["--peers", "."], "holds no peers"),
     ],
@@ -106,7 +115,7 @@ def test_a_peer_without_its_environment_is_left_out_with_the_way_to_have_it(tmp_
     home = tmp_path / "slowlib"
     home.mkdir()
     (home / "peer.py").write_text("")
-    (home / "peer.json").write_text('{"kinds": ["fedavg"], "same_batches": true}')
+    (home / "peer.json").write_text('{"kinds": ["fedavg"], "same_batches": true, "devices": ["cpu"]}')
     peers, missing = read_peers(tmp_path)
     assert peers == []
     assert missing[0].startswith("slowlib is left out. To have it: python3 -m venv")
@@ -132,6 +141,7 @@ def test_every_peer_says_what_it_can_do_and_what_it_needs(home: Path) -> None:
     about = json.loads((home / "peer.json").read_text())
     assert set(about["kinds"]) <= set(KINDS)
     assert isinstance(about["same_batches"], bool)
+    assert about["devices"] in (["cpu"], ["cpu", "cuda"])
     assert (home / "requirements.txt").read_text().strip()
     compile((home / "peer.py").read_text(), "peer.py", "exec")
 

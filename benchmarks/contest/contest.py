@@ -35,17 +35,22 @@ CLOCKS: tuple[Clock, ...] = ("wall", "cpu")
 
 @dataclass(frozen=True)
 class Contestant:
-    """Who takes part: a name, the command that does the work, and whether it takes the batches that it is handed."""
+    """Who takes part: a name, the command that does the work, what it can do, and where.
+
+    ``same_batches`` says whether it takes the batches that it is handed.
+    """
 
     name: str
     command: tuple[str, ...]
     kinds: tuple[str, ...] = ("fedavg", "cnn")
     same_batches: bool = True
+    devices: tuple[str, ...] = ("cpu", "cuda")
 
 
-def at_home(kind: str) -> list[Contestant]:
+def at_home(kind: str, device: str = "cpu") -> list[Contestant]:
     """The contestants that need nothing but this package."""
-    sides = {OURS: "ours", "plain PyTorch": "plain", **({"floor": "floor"} if kind == "fedavg" else {})}
+    floor = {"floor": "floor"} if (kind, device) == ("fedavg", "cpu") else {}
+    sides = {OURS: "ours", "plain PyTorch": "plain", **floor}
     python = (sys.executable, "-m")
     return [Contestant(name, (*python, f"benchmarks.contest.{module}"), (kind,)) for name, module in sides.items()]
 
@@ -58,9 +63,8 @@ def read_peers(folder: Path) -> tuple[list[Contestant], list[str]]:
         home = script.parent
         python, about = home / ".venv" / "bin" / "python", json.loads((home / "peer.json").read_text())
         if python.exists():
-            peers.append(
-                Contestant(home.name, (str(python), str(script)), tuple(about["kinds"]), about["same_batches"])
-            )
+            kinds, devices = tuple(about["kinds"]), tuple(about["devices"])
+            peers.append(Contestant(home.name, (str(python), str(script)), kinds, about["same_batches"], devices))
         else:
             made = f"python3 -m venv {home / '.venv'} && {python} -m pip install -r {home / 'requirements.txt'}"
             missing.append(f"{home.name} is left out. To have it: {made}")
@@ -77,11 +81,12 @@ def hold(
     repeats: int,
     threads: int | None = None,
     clock: Clock = "wall",
+    device: str = "cpu",
     show: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """What each contestant took in its turns of this work, by its name, and the ratios of its ``clock`` to wafl's."""
     with tempfile.TemporaryDirectory() as folder:
-        work = make_work(kind, size)
+        work = make_work(kind, size, device)
         path = Path(folder) / "work.npz"
         work.write(str(path))
         turns: dict[str, list[dict[str, Any]]] = {each.name: [] for each in contestants}
@@ -94,7 +99,8 @@ def hold(
     reference = turns["plain PyTorch"][0].get("params") if "plain PyTorch" in turns else None
     rows = {each.name: _row(each, turns[each.name], turns[OURS], work, reference, clock) for each in contestants}
     about = {**provenance(), "threads": threads or os.cpu_count()}
-    return {"kind": kind, **asdict(size), "repeats": repeats, "clock": clock, "machine": about, "rows": rows}
+    held = {"repeats": repeats, "clock": clock, "device": device}
+    return {"kind": kind, **asdict(size), **held, "machine": about, "rows": rows}
 
 
 def _turn(each: Contestant, work: Path, threads: int | None) -> dict[str, Any]:
@@ -137,6 +143,7 @@ def _row(
     if failed := [turn["failed"] for turn in turns if "failed" in turn]:
         return {"failed": failed[0]}
     row: dict[str, Any] = {name: [turn[name] for turn in turns] for name in ("startup", "wall", "cpu", "peak_bytes")}
+    row["gpu_bytes"] = [turn.get("gpu_bytes") for turn in turns]
     row["clock"] = "wall" if None in row[clock] else clock  # a peer with separate processes
     both = zip(turns, ours, strict=True)
     ratios = [turn[row["clock"]] / mine[row["clock"]] for turn, mine in both if "failed" not in mine]
@@ -144,24 +151,33 @@ def _row(
         return {**row, "failed": "there is nothing to compare it with: wafl failed"}
     row["ratio"] = {"median": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
     params = turns[0]["params"]
+    row["same_bits"] = all(_same_bits(params, turn["params"]) for turn in turns[1:]) if len(turns) > 1 else None
     row["accuracy"] = _accuracy(work, params)
     if reference is not None:
         row["difference"] = max(float(np.abs(value - reference[name]).max()) for name, value in params.items())
-        if each.same_batches and row["difference"] > SAME:
+        exact = each.same_batches and work.about["device"] == "cpu"  # a GPU sums in other orders, which grows
+        if exact and row["difference"] > SAME:
             row["failed"] = f"its parameters differ from the plain loop's by {row['difference']:.1e}, above {SAME:g}"
-        elif not each.same_batches and _accuracy(work, reference) - row["accuracy"] > LIKE:
+        elif not exact and _accuracy(work, reference) - row["accuracy"] > LIKE:
             row["failed"] = f"its accuracy is {row['accuracy']:.3f}, more than {LIKE:g} below the plain loop's"
     return row
+
+
+def _same_bits(one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]]) -> bool:
+    """Whether two turns, which had the same seed, ended with the same bits."""
+    return all(value.tobytes() == other[name].tobytes() for name, value in one.items())
 
 
 def _accuracy(work: Work, params: Mapping[str, NDArray[Any]]) -> float:
     """The share of training examples that the model classifies as they are labeled."""
     x, y, (_, model) = torch.from_numpy(work.x), torch.from_numpy(work.y), opened(work)
+    device = work.about["device"]
     model.load_state_dict({name: torch.from_numpy(value) for name, value in params.items()})
     count = min(JUDGED, len(y))
     chosen = torch.arange(count) * len(y) // count  # of all clients alike
+    model.to(device)
     with torch.no_grad():
-        predicted = torch.cat([model(x[rows]).argmax(1) for rows in chosen.split(256)])
+        predicted = torch.cat([model(x[rows].to(device)).argmax(1).cpu() for rows in chosen.split(256)])
     return float((predicted == y[chosen]).double().mean())
 
 

@@ -1,7 +1,7 @@
 """The contestant: wafl."""
 
 from benchmarks.contest.shared.handed import Params, Train, Work, compete
-from benchmarks.contest.work import BATCH, EPOCHS, SEED, opened
+from benchmarks.contest.work import BATCH, SEED, opened
 from wafl.methods.averaging import FedAvg
 from wafl.methods.ball import WAFL
 from wafl.train.fit import fit
@@ -19,10 +19,11 @@ def prepare(work: Work) -> Train:
             method,
             rounds=rounds,
             cohort=work.cohorts.shape[1],
-            local_epochs=EPOCHS,
+            local_epochs=work.about["epochs"],
             batch_size=BATCH,
             learning_rate=work.about["learning_rate"],
             seed=SEED,
+            device=work.about["device"],
         )
         return {name: value.numpy() for name, value in run.params.items()}
 

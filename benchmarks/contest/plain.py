@@ -61,16 +61,19 @@ def ascend(model: nn.Module, x: Tensor, y: Tensor, gamma: float, steps: int) -> 
 def prepare(work: Work) -> Train:
     """A training by the plain loop, with the cohorts and batches of the work."""
     (clients, model), about = opened(work), work.about
-    shards = [clients.train.of(client) for client in range(clients.num_clients)]
+    device = about["device"]
+    pairs = map(clients.train.of, range(clients.num_clients))
+    shards = [(x.to(device), y.to(device)) for x, y in pairs]
+    model.to(device)
     cohorts: list[list[int]] = work.cohorts.tolist()
 
     def batches(round_: int, client: int) -> Iterator[Tensor]:
-        return map(torch.from_numpy, work.batches(round_, cohorts[round_].index(client)))
+        return (torch.from_numpy(rows).to(device) for rows in work.batches(round_, cohorts[round_].index(client)))
 
     def rounds_of(rounds: int) -> Params:
         settings = about["learning_rate"], about["gamma"], about["steps"]
         trained = train(model, shards, cohorts[:rounds], batches, *settings)
-        return {name: value.numpy() for name, value in trained.state_dict().items()}
+        return {name: value.cpu().numpy() for name, value in trained.state_dict().items()}
 
     return rounds_of
 

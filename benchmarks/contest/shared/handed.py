@@ -79,5 +79,11 @@ def compete(prepare: Callable[[Work], Train]) -> None:
     content: dict[str, Any] = params
     np.savez(sys.argv[2], **content)
     peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    # Only of what the contestant has imported: torch's reserved memory and JAX's peak are what others cannot have.
+    torch, jax, gpu = sys.modules.get("torch"), sys.modules.get("jax"), None
+    if work.about["device"] != "cpu" and torch is not None:
+        gpu = int(torch.cuda.max_memory_reserved())
+    elif work.about["device"] != "cpu" and jax is not None:
+        gpu = int(jax.local_devices()[0].memory_stats()["peak_bytes_in_use"])
     startup = started - float(os.environ["WAFL_BENCH_BEGAN"])
-    print(json.dumps({"startup": startup, "wall": wall, "cpu": cpu, "peak_bytes": 1024 * peak}))
+    print(json.dumps({"startup": startup, "wall": wall, "cpu": cpu, "peak_bytes": 1024 * peak, "gpu_bytes": gpu}))
