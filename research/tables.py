@@ -59,6 +59,12 @@ TABLES = [
     Table("docs/performance.md", "| times FedAvg |", "python -m benchmarks.speed --part norms"),
     Table("docs/performance.md", "| path | file |", "python -m benchmarks.paths"),
     Table("docs/gpu.md", "| path | file |", "python -m benchmarks.paths --device cuda"),
+    Table(
+        "docs/performance.md",
+        "| | CNN, times wafl |",
+        "python -m benchmarks.contest --work cnn --epochs 5 --examples 256 --rounds 40 --repeats 2 --device cuda "
+        "--peers benchmarks/peers",
+    ),
     Table("docs/performance.md", "| MiB | data |", "python -m benchmarks.memory --part million"),
     Table("docs/performance.md", "| | command | |", "python -m benchmarks.million"),
     Table("docs/faq.md", "| method | last | averaged |", "python -m research average-last --data demo"),
