@@ -12,6 +12,8 @@ from wafl.report.plotting import COLORS, MARKERS, METHODS
 Rows = list[dict[str, Any]]
 Numbers = Mapping[str, Any]
 MEASURES = (("accuracy", "accuracy (%)"), ("loss", "loss (cross-entropy)"))
+SIX = ("WAFL", "FedPGM", "FedFGSM", "DRFA", "AFL", "FedAvg")
+"""The methods of the paper's figure 4."""
 DASHES = ("-", "--", ":", "-.")
 
 
@@ -28,6 +30,10 @@ def draw(numbers: Numbers, path: Path) -> Path | None:
     panels(numbers, axes)
     for each in axes:
         each.grid(alpha=0.3)
+        for axis in (each.xaxis, each.yaxis):
+            low, high = axis.get_view_interval()
+            if "%" in axis.get_label_text() and high > 100.0:  # margins and intervals may exceed it, the numbers cannot
+                axis.axes.set(**{f"{axis.axis_name}lim": (low, 100.0)})
         each.spines[["top", "right"]].set_visible(False)
     listed = zip(*axes[0].get_legend_handles_labels(), strict=True)
     if legend := sorted(listed, key=lambda each: isinstance(each[0], Line2D)):  # what is swept before what is constant
@@ -71,21 +77,54 @@ def _lines(axes: Any, groups: Mapping[str, dict[Any, Mean]], methods: Sequence[s
         axes.errorbar(
             x, y, yerr=bars, label=label, color=METHODS.get(method.lower(), COLORS[index % len(COLORS)]),
             linestyle=DASHES[methods[:index].count(method) % len(DASHES)], marker=MARKERS[index % len(MARKERS)],
-            markersize=5, linewidth=1.4, capsize=2, elinewidth=0.9,
+            markersize=5, linewidth=1.4, capsize=2, elinewidth=0.9, clip_on=False,
         )  # fmt: skip
 
 
+def of_the_paper(numbers: Numbers) -> Numbers | None:
+    """Return the numbers of the paper's six methods alone, with its l2 ball; None if there are no others."""
+    balls = ("wafl-l2", "WAFL")
+    ball = next((label for label in balls if any(row.get("label") == label for row in numbers["rows"])), None)
+    names = {**{label: label for label in SIX[1:]}, ball: SIX[0]}
+    rows = [{**row, "label": names[row["label"]]} for row in numbers["rows"] if row.get("label") in names]
+    others = {row.get("label") for row in numbers["rows"]} - set(names)
+    return {**numbers, "rows": rows} if others and {row["label"] for row in rows} == set(SIX) else None
+
+
 def _attacked(numbers: Numbers, axes: Any) -> None:
-    """Draw accuracy and loss against the share of attacked clients, one line per method."""
-    first = next(iter(numbers["tests"]))
+    """Draw accuracy against the share of attacked clients, one line per method, and the loss beside it.
+
+    A second attack at several shares takes the place of the loss, and begins at the clean accuracy of the first.
+    """
+    first, *others = numbers["tests"]
     labels = list(dict.fromkeys(row["label"] for row in numbers["rows"] if "test" in row))
     methods = [next(row["method"] for row in numbers["rows"] if row["label"] == label) for label in labels]
-    for panel, (value, name) in zip(axes, MEASURES, strict=True):
-        lines = {label: means(tested(numbers, first, label=label), "attacked", value) for label in labels}
+    clean = [row for row in tested(numbers, first) if row["attacked"] == 0]
+    second = [name for name in others if len({row["attacked"] for row in tested(numbers, name)}) > 1]
+    panels = [(first, MEASURES[0]), (second[0], MEASURES[0]) if second else (first, MEASURES[1])]
+    for panel, (test, (value, name)) in zip(axes, panels, strict=True):
+        rows = tested(numbers, test) + (clean if test != first else [])
+        lines = {label: means([row for row in rows if row["label"] == label], "attacked", value) for label in labels}
         _lines(panel, lines, methods, scale=100.0)
-        panel.set_xticks([100.0 * share for share in sorted({row["attacked"] for row in tested(numbers, first)})])
-        size = numbers["tests"][first]["epsilon"]
-        panel.set(xlabel=f"attacked clients (%), {first}, epsilon {size:g}", ylabel=name)
+        panel.set_xticks([100.0 * share for share in sorted({row["attacked"] for row in rows})])
+        panel.set(xlabel=f"attacked clients (%)\n{attack_of(numbers['tests'][test])}", ylabel=name)
+
+
+def attack_of(test: Mapping[str, Any]) -> str:
+    """Return an attack with its norm, size and steps.
+
+    >>> attack_of({"kind": "pgd", "epsilon": 0.3, "steps": 40})
+    'PGD, l_inf, epsilon 0.3, 40 steps'
+    """
+    if test["kind"] == "none":
+        return "no attack"
+    if test["kind"] == "wasserstein":
+        return f"worst distribution within W_2 (l2) {test['radius']:g}"
+    norm = f"l{test['norm']}" if test.get("norm", "inf") != "inf" else "l_inf"
+    name = {"pgd": "PGD", "fgsm": "FGSM", "autoattack": "AutoAttack"}[test["kind"]]
+    work = {"steps": "steps", "queries": "queries of Square"}
+    effort = [f"{test[key]} {words}" for key, words in work.items() if key in test]
+    return ", ".join([name, norm, f"epsilon {test['epsilon']:g}", *effort])
 
 
 def _by_gamma(numbers: Numbers, axes: Any) -> None:
@@ -162,10 +201,11 @@ def _by_round(numbers: Numbers, axes: Any) -> None:
             for share, dash in zip(shares, ("-", "--"), strict=False):
                 points = means(tested(numbers, first, method=method, attacked=share), "rounds", value)
                 what = "clean" if share == 0 else f"{share:.0%} attacked"
-                panel.plot(
-                    list(points), [m.value for m in points.values()], dash, color=color, marker=".",
-                    label=f"{method}, {what}",
-                )  # fmt: skip
+                middle, half = [mean.value for mean in points.values()], [mean.half or 0.0 for mean in points.values()]
+                panel.plot(list(points), middle, dash, color=color, marker=".", label=f"{method}, {what}")
+                if any(half):
+                    low, high = ([m + sign * h for m, h in zip(middle, half, strict=True)] for sign in (-1.0, 1.0))
+                    panel.fill_between(list(points), low, high, color=color, alpha=0.12, linewidth=0)
         panel.set(xlabel="round", ylabel=name)
 
 

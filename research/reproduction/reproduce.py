@@ -11,7 +11,7 @@ from typing import Any
 
 from research import domains
 from research.jobs import Say, each
-from research.reproduction.draw import draw
+from research.reproduction.draw import draw, of_the_paper
 from research.reproduction.experiments import Part
 from research.reproduction.measure import measured
 from research.reproduction.placement import Placement
@@ -55,6 +55,8 @@ def reproduce(
         output.mkdir(parents=True, exist_ok=True)
         write_whole(numbers, json.dumps(kept, indent=1).encode())
     picture = draw(kept, numbers.with_suffix(".png"))
+    if part.figure == "attacked" and (six := of_the_paper(kept)) is not None:
+        draw(six, numbers.with_name(f"{numbers.stem}-six.png"))
     rest = f"; not made: {', '.join(kept['unfinished'])}" if kept["unfinished"] else ""
     say(f"{part.label}: {numbers}" + ("" if picture is None else f" and {picture}") + rest)
     return numbers

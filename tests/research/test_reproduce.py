@@ -12,7 +12,7 @@ import pytest
 from research.__main__ import main
 from research.reproduction import experiments as files
 from research.reproduction import measure, reproduce
-from research.reproduction.draw import FIGURES
+from research.reproduction.draw import FIGURES, draw, of_the_paper
 from research.reproduction.experiments import PROTOCOLS, SCALES
 from research.reproduction.page import of_experiment
 from wafl.base.errors import ConfigError
@@ -68,6 +68,36 @@ def test_what_a_scale_changes_later_changes_no_full_experiment() -> None:
     whole = {part.label: reproduce.digest(part) for part in files.read("figure-4", "paper", "full")}
     before = json.loads((ROOT / "docs/reproduction/fig-attacked-share-mnist-paper.json").read_text())["digest"]
     assert whole["fig-attacked-share-mnist-paper"] == before
+
+
+def test_a_picture_has_no_axis_above_100_percent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.figure import Figure
+
+    rows = [
+        {"label": label, "method": label, "seed": seed, "test": "l_inf", "attacked": share,
+         "accuracy": 99.0 + seed - 60.0 * share, "loss": share}
+        for label in ("WAFL", "FedAvg") for seed in (0, 1) for share in (0.0, 1.0)
+    ]  # fmt: skip
+    numbers = {"figure": "attacked", "title": "", "part": "mnist", "protocol": "fair", "scale": "full", "seeds": [0, 1],
+               "rows": rows, "tests": {"l_inf": {"kind": "pgd", "epsilon": 0.1, "steps": 9}}}  # fmt: skip
+    drawn: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    draw(numbers, tmp_path / "picture.png")
+    accuracy, loss = drawn[0].axes
+    assert (accuracy.get_xlim()[1], accuracy.get_ylim()[1], loss.get_xlim()[1]) == (100.0, 100.0, 100.0)
+    assert accuracy.get_xlabel() == "attacked clients (%)\nPGD, l_inf, epsilon 0.1, 9 steps"
+
+
+def test_the_papers_six_methods_have_their_l2_ball() -> None:
+    def rows(*labels: str) -> list[dict[str, Any]]:
+        return [{"label": label, "accuracy": index} for index, label in enumerate(labels)]
+
+    six = ("WAFL", "FedPGM", "FedFGSM", "DRFA", "AFL", "FedAvg")
+    result = of_the_paper({"rows": rows(*six, "wafl-l2", "afl-longer")})
+    assert result is not None
+    assert {row["label"]: row["accuracy"] for row in result["rows"]} == dict(zip(six, (6, 1, 2, 3, 4, 5), strict=True))
+    assert of_the_paper({"rows": rows(*six)}) is None, "there are no others"
+    assert of_the_paper({"rows": rows(*six[:4], "wafl-l2")}) is None, "not all of them are there"
 
 
 @pytest.mark.slow
