@@ -16,8 +16,6 @@ import yaml
 from examples.flower_hospitals.deployed import find_proxy
 from flwr.common.config import parse_config_args
 from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, HEARTBEAT_PATIENCE
-from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink  # pyright: ignore[reportPrivateUsage]
-from flwr.superlink.routers.fleet.router import router
 from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode  # pyright: ignore[reportPrivateUsage]
 
 import wafl
@@ -64,6 +62,8 @@ def options(parser: ArgumentParser, command: list[str]) -> Any:
 
 def superlink(command: list[str]) -> Any:
     assert Path(command[0]).name == "flower-superlink"
+    from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink  # pyright: ignore[reportPrivateUsage]
+
     return options(_parse_args_run_superlink(), command[1:])
 
 
@@ -145,6 +145,8 @@ def test_a_node_that_was_killed_comes_back_when_the_superlink_has_forgotten_it(f
 
 def test_the_door_passes_all_that_nodes_call_except_registrations() -> None:
     """By Flower's own list of what its fleet API has."""
+    from flwr.superlink.routers.fleet.router import router
+
     paths = {route.path.rpartition("/")[2] for route in router.routes}  # pyright: ignore[reportAttributeAccessIssue]
     assert paths - set(CALLS) == {"register-node", "unregister-node"}
     assert set(CALLS) <= paths
