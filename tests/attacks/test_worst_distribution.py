@@ -33,6 +33,22 @@ def test_a_weighted_population_is_split_by_its_weights() -> None:
     assert loss == pytest.approx(by_the_dual(3.0, x, share, 1.5), rel=2e-3)
 
 
+def test_without_restarts_and_with_a_loose_tolerance_the_radius_holds_and_little_is_lost() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.rand(20, 4, generator=generator).double(), torch.arange(20) % 3
+    model = linear_model(np.random.default_rng(0).normal(size=(3, 4)))
+
+    def moved(**options: float) -> tuple[float, float]:
+        shifted = WassersteinShift(0.3, bounds=(0.0, 1.0), **options)(model, x, y)  # type: ignore[arg-type]
+        loss = float(nn.functional.cross_entropy(model(shifted), y).detach())
+        return loss, float((shifted - x).square().sum(1).mean().sqrt())
+
+    usual, _ = moved()
+    quick, length = moved(restarts=0, tolerance=1e-2)
+    assert 0.25 < length <= 0.3 * (1.0 + 1e-9)
+    assert 0.98 * usual <= quick <= usual * (1.0 + 1e-3)
+
+
 @pytest.mark.slow
 def test_the_moved_examples_are_no_worse_than_the_worst_distribution() -> None:
     generator = torch.Generator().manual_seed(0)

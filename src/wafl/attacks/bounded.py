@@ -153,13 +153,19 @@ class WassersteinShift(Attack):
     ]
     norm: Annotated[float, Norm, "The norm that distances are measured in: 1, 2 or inf."] = 2
     steps: Annotated[int, "The most ascent steps at each gamma."] = 100
-    tolerance: Annotated[float, "An example stops this close to its fixed point, relative to its move."] = 1e-5
+    tolerance: Annotated[
+        float,
+        "An example stops this close to its fixed point, relative to its move; gamma is found ten times as closely.",
+    ] = 1e-5
     bounds: Annotated[Bounds, Box(), BOUNDS] = DATA
     space: Annotated[str | None, SPACE] = None
+    restarts: Annotated[
+        int, Count(0), "How many random starts, with one near each other class; 0 starts at the example alone."
+    ] = 1
 
     @property
     def reach(self) -> tuple[str, float, float] | None:
-        """The name of the option ``radius``, its value and its norm."""
+        """The name of the option ``radius, its value and its norm."""
         return "radius", self.radius, self.norm
 
     def __post_init__(self) -> None:
@@ -203,7 +209,8 @@ class WassersteinShift(Attack):
         return float(population.shares() @ torch.lerp(near, far, split.far_share))
 
     def _shifted(self, problem: Problem, population: Population, seed: int) -> Tensor:
-        return self._worst(problem, population, seed, SAME).one_each(problem, population.y)
+        close = max(SAME, self.tolerance / 10.0)
+        return self._worst(problem, population, seed, close).one_each(problem, population.y)
 
     def _worst(self, problem: Problem, population: Population, seed: int, close: float) -> SplitMass:
         x, y, share = population.x, population.y, population.shares()
@@ -251,7 +258,12 @@ class WassersteinShift(Attack):
 
     def _objective(self, gamma: float) -> Wasserstein:
         return Wasserstein(
-            gamma, norm=self.norm, steps=self.steps, tolerance=self.tolerance, restarts=1, bounds=self.bounds
+            gamma,
+            norm=self.norm,
+            steps=self.steps,
+            tolerance=self.tolerance,
+            restarts=self.restarts,
+            bounds=self.bounds,
         )
 
 
