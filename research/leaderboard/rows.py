@@ -9,6 +9,7 @@ from typing import Any
 from research.leaderboard.references import ALONE, REFERENCES, fitted
 from research.leaderboard.scores import Model
 from research.leaderboard.tasks import NaturalTask
+from research.old_cost_matrix import old_cost_matrix
 from wafl import models
 from wafl.base.errors import DivergedError, UnboundedError
 from wafl.data.examples import Examples
@@ -82,7 +83,10 @@ class MethodRow(Row):
             seen = replace(seen, train=_merged(seen.train), test=_merged(seen.test), names=("everyone",))
         trainer = Trainer(models.mlr(seen), Embedded(seen, find_device("cpu"), None), "cross_entropy", None)
         try:
-            runs = train(trainer, [candidate.spec(setting, seed) for setting in settings])
+            specs = [candidate.spec(setting, seed) for setting in settings]
+            if specs and specs[0].asks_cost_matrix:  # in the unit of the registration
+                specs = [spec.with_cost_matrix(old_cost_matrix(seen)) for spec in specs]
+            runs = train(trainer, specs)
         except (DivergedError, UnboundedError):  # all of them
             return [None] * len(settings)
         return [None if run.diverged else Model.of(run) for run in runs]

@@ -21,6 +21,7 @@ from research.leaderboard.references import fitted
 from research.leaderboard.rows import MethodRow
 from research.leaderboard.scores import Model, scores
 from research.leaderboard.tasks import NaturalTask
+from research.old_cost_matrix import old_cost_matrix
 from research.promises import tasks as promised
 
 FULL = read("full")
@@ -211,3 +212,18 @@ def test_a_file_stands_in_for_a_package(tmp_path: Path, monkeypatch: pytest.Monk
     assert promised.stand_in("pols").is_file()
     assert fresh.clients().fingerprint() == task.clients().fingerprint()
     assert fresh.clients().names == task.clients().names
+
+
+def test_the_registration_has_the_unit_of_its_time() -> None:
+    """A slow loop over the classes and clients: a move costs on average as much as in a round ball."""
+    train = SMALL.train
+    parts = [train.of(client) for client in range(train.num_clients)]
+    between = np.zeros((3, 3))
+    for label in range(2):
+        center = np.concatenate([x[y == label].numpy() for x, y in parts]).astype(float).mean(0)
+        for x, y in parts:
+            gap = x[y == label].numpy().astype(float).mean(0) - center
+            between += int((y == label).sum()) / len(train.y) * np.outer(gap, gap)
+    wanted = 0.9 * between * 3 / np.trace(between) + 0.1 * np.eye(3)
+    matrix = old_cost_matrix(SMALL).matrix.numpy()
+    np.testing.assert_allclose(matrix @ matrix.T, wanted, rtol=1e-6, atol=1e-9)

@@ -9,7 +9,6 @@ from flwr.app import RecordDict
 from torch import Tensor
 
 from wafl.base.describe import some
-from wafl.flower.node.limits import MIN_EXAMPLES
 from wafl.flower.node.work import Node
 from wafl.flower.wire.values import LARGEST, Reader, WireError, config_only, read_doubles, with_arrays
 from wafl.objectives.ball.client_cost_matrix import ClassMeans, class_means
@@ -81,7 +80,7 @@ def cuts(node: Node, content: RecordDict) -> RecordDict:
 
 @dataclass(frozen=True)
 class MeansQuery:
-    """A query for the mean of each class of these clients; ``numbers`` are their indices among all clients.
+    """A query for two means of each class of these clients; ``numbers`` are their indices among all clients.
 
     The server computes a cost matrix of the ball from the means, and sends it with every query of the method.
     """
@@ -100,18 +99,22 @@ class MeansQuery:
         read, count = Reader(reply, "reply"), len(self.names)
         labels = read.many("labels", int, None, 0, self.num_outputs - 1)
         owners = read.many("places", int, len(labels), 0, count - 1)
-        counts = read.many("counts", int, len(labels), 1, 10**12)
-        if set(owners) != set(range(count)) or len(set(zip(labels, owners, strict=True))) != len(labels):
-            raise WireError("means must be of one or more different classes of each client")
-        means = read_doubles(reply, "numbers", "means", (len(labels), self.features))
-        clients = torch.tensor([self.numbers[owner] for owner in owners])
-        return ClassMeans(torch.tensor(labels), clients, means, torch.tensor(counts))
+        counts = read.many("counts", int, len(labels), 2, 10**12)
+        if len(set(zip(labels, owners, strict=True))) != len(labels):
+            raise WireError("means must be of different classes of each client")
+        means = read_doubles(reply, "numbers", "means", (len(labels), 2, self.features))
+        clients = [self.numbers[owner] for owner in owners]
+        return ClassMeans(_integers(labels), _integers(clients), means, _integers(counts))
+
+
+def _integers(values: Sequence[int]) -> Tensor:
+    return torch.tensor(values, dtype=torch.int64)
 
 
 def means(node: Node, content: RecordDict) -> RecordDict:
     """Reply with the class means of the node's clients, if a method of its experiment needs them.
 
-    Means of fewer examples than an update needs are left out.
+    A class with fewer examples than an update needs is left out.
     """
     names = Reader(content, "query").different("names")
     if not any(spec.asks_cost_matrix for specs in node.specs.values() for spec in specs):
@@ -120,16 +123,10 @@ def means(node: Node, content: RecordDict) -> RecordDict:
         )
     train = node.site.federation.train.of_clients(node.asked(names))
     owners = torch.repeat_interleave(torch.arange(len(names)), train.num_examples)
-    result = class_means(train.x, train.y, owners)
-    large = result.counts >= (node.limits.min_examples if node.site.own else 1)
+    result = class_means(train.x, train.y, owners, node.limits.min_examples if node.site.own else 2)
     about = {"labels": result.labels, "places": result.clients, "counts": result.counts}
-    about = {name: numbers[large].tolist() for name, numbers in about.items()}
-    if len(set(about["places"])) < len(names):
-        raise WireError(
-            f"a client has no class of {node.limits.min_examples} examples to average: give the app a cost matrix; or "
-            f"the node's operator starts it with a smaller {MIN_EXAMPLES}"
-        )
-    return with_arrays(config_only("reply", **about), "numbers", means=result.means[large])
+    plain = {name: numbers.tolist() for name, numbers in about.items()}
+    return with_arrays(config_only("reply", **plain), "numbers", means=result.means)
 
 
 @dataclass(frozen=True)

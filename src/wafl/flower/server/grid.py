@@ -101,7 +101,7 @@ class GridClients:
         for name, why in too_many(self.caps, "examples", names, claimed.sizes(len(names))).items():
             raise ConfigError(f"the class means of {name} cannot be right: it {why}")
         believed = self._trust.of_classes(claimed)
-        changed = (believed.means != claimed.means).any(1) | (believed.counts < claimed.counts)
+        changed = (believed.means != claimed.means).flatten(1).any(1) | (believed.counts < claimed.counts)
         self._limited("distance between class means", claimed.clients[changed].unique().tolist())
         return cost_matrix_of_means(believed)
 

@@ -24,8 +24,12 @@ WAYS = f"{CLIENTS!r}, a square matrix, or one number per feature"
 class CostMatrix:
     """The matrix A ``[D, D]``; two cost matrices are equal if their numbers are equal."""
 
-    def __init__(self, values: Any) -> None:
-        """Store a matrix, or D numbers for a diagonal matrix: the move of each feature at the same cost."""
+    def __init__(self, values: Any, unit: str = "") -> None:
+        """Store a matrix, or D numbers for a diagonal matrix: the move of each feature at the same cost.
+
+        ``unit`` describes what a cost of 1 means; empty if it means nothing in particular.
+        """
+        self.unit = unit
         try:
             given = torch.as_tensor(np.asarray(values, dtype=np.float64).copy())
         except (TypeError, ValueError) as error:
@@ -62,7 +66,8 @@ class CostMatrix:
         return hash(self.digest)
 
     def __repr__(self) -> str:
-        return f"CostMatrix({len(self.matrix)} features, {self.digest[:12]})"
+        unit = f"; {self.unit}" if self.unit else ""
+        return f"CostMatrix({len(self.matrix)} features, {self.digest[:12]}{unit})"
 
 
 def check_cost_matrix(value: Any) -> CostMatrix | str | None:

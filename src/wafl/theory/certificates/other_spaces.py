@@ -67,7 +67,7 @@ def with_cost_matrix(
 
     task, _ = task_of(model)
     stretched = _stretched(task.module, matrix, inputs)
-    unit = f"{clients.unit}, over the cost matrix of the ball"
+    unit = f"{clients.unit}, over the cost matrix of the ball" + (f": {cost_matrix.unit}" if cost_matrix.unit else "")
     train, test = rounded(clients.train), rounded(clients.test)
     return stretched, replace(clients, train=train, test=test, unit=unit, bounds=None, recipe=None, columns=None)
 

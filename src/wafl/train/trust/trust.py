@@ -136,18 +136,20 @@ class Trust:
         No mean is more than ``clip`` times as far from its class's median as usual, and no client has more than its
         share of the examples.
         """
-        if self.clip == math.inf and self.share == 1.0:
+        if (self.clip == math.inf and self.share == 1.0) or not len(classes.labels):
             return classes
         owners = classes.clients.tolist()
         sizes = torch.tensor(classes.sizes(max(owners) + 1), dtype=torch.float64)
         held = self.capped(sizes, range(len(sizes))) / sizes
-        labels, of_class = classes.labels.unique(return_inverse=True)
-        centers = torch.stack([classes.means[classes.labels == label].median(0).values for label in labels])[of_class]
-        away = classes.means - centers
+        halves, owners = classes.means.flatten(0, 1), [owner for owner in owners for _ in range(2)]
+        names = classes.labels.repeat_interleave(2)
+        labels, of_class = names.unique(return_inverse=True)
+        centers = torch.stack([halves[names == label].median(0).values for label in labels])[of_class]
+        away = halves - centers
         lengths = away.norm(dim=1)
         longest = longest_of(lengths, self.clip, self.nodes_of(owners) or owners)
         share = (longest / lengths.clamp_min(1e-300))[:, None]
-        means = torch.where(share < 1.0, centers + share * away, classes.means)
+        means = torch.where(share < 1.0, centers + share * away, halves).view_as(classes.means)
         return replace(classes, means=means, counts=classes.counts * held[classes.clients])
 
     def bound(self, answer: Admitted, *, decides: bool, aimed: float | None) -> Admitted:
