@@ -40,6 +40,7 @@ METHODS: dict[str, wafl.Method] = {
     "WAFL, labels": wafl.WAFL(gamma=1.0, label_cost=2.0),
     "WAFL, radius": wafl.WAFL(radius=1.0),
     "WAFL, strict": wafl.WAFL(radius=1.0, strict=True),
+    "WAFL, clients": wafl.WAFL(radius=0.3, cost_matrix="clients"),
     "WAFL, snapshot": wafl.WAFL(gamma=1.0, client_weights=weights.snapshot(0.05)),
     "FedPGM": wafl.FedPGM(epsilon=0.1, steps=4, random_start=True),
     "FedPGM, l2": wafl.FedPGM(epsilon=0.5, norm=2, random_start=True),
