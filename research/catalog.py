@@ -23,7 +23,7 @@ PAPER = (
     _figure("table-2", "The paper's partitions", "partition", "tab-partitions"),
     _figure("table-3", "The paper's digit domains", "partition", "tab-domain-data"),
 )
-"""The paper's figures and tables. Figure 1 is a drawing of the ball."""
+"""The paper's figures and tables. Figure 1 is a drawing (tools/concept_figures.py)."""
 
 FURTHER = (
     _figure("fig-gamma-condition", "Whether gamma is above the curvature of the loss", "gamma"),

@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/concepts.md: ``python tools/concept_figures.py [FOLDER]``."""
+"""Draw the pictures of docs/concepts.md and figure 1 of the paper: ``python tools/concept_figures.py [FOLDER]``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.patches import Circle, FancyBboxPatch
+from matplotlib.patches import Circle, FancyBboxPatch, Polygon
 
 FOLDER = Path(__file__).parents[1] / "docs" / "images" / "concepts"
 BLUE, ORANGE, GREEN, PINK, GRAY, BLACK = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#777777", "#222222"
@@ -123,10 +123,45 @@ def prediction_set(axes: Any) -> None:
     axes.set(xlabel="class", ylabel="probability", yticks=[])
 
 
+def two_centers(axes: Any) -> None:
+    """Draw figure 1 of the paper: a ball that covers all mixtures of four clients, and one that is near a target."""
+    canvas(axes, 10.0, 5.0)
+    clients = np.array([(1.6, 1.5), (2.3, 3.6), (4.2, 3.5), (4.4, 1.7)])
+    axes.add_patch(Polygon(clients, facecolor=GRAY, alpha=0.3))
+    center = np.array([3.1, 2.6])
+    radius = float(np.linalg.norm(clients - center, axis=1).max())
+    axes.add_patch(Circle(center, radius, facecolor="none", edgecolor=BLUE))
+    for (x, y), number in zip(clients, "1234", strict=True):
+        axes.plot(x, y, "o", color=BLACK, markersize=8)
+        axes.text(x + 0.12, y + 0.12, f"$P_{number}$")
+    edge = center - radius * np.array([1.0, 0.0])
+    axes.plot(*np.transpose([center, edge]), "--", color=BLUE)
+    axes.text(*(center + edge) / 2.0 + np.array([-0.2, 0.15]), r"$\rho$", color=BLUE)
+    axes.plot(*center, "o", color=BLUE, markersize=8)
+    axes.text(center[0] + 0.12, center[1] - 0.4, r"$P_\lambda$", color=BLUE)
+    nearest, target = np.array([4.31, 2.5]), np.array([6.6, 2.4])
+    axes.add_patch(Circle(nearest, float(np.linalg.norm(target - nearest)), facecolor="none", edgecolor=ORANGE))
+    axes.plot(*nearest, "o", color=ORANGE, markersize=8)
+    axes.text(nearest[0] + 0.2, nearest[1] - 0.1, r"$P_{\lambda'}$", color=ORANGE)
+    axes.plot(*target, "X", color=ORANGE, markersize=11)
+    axes.text(target[0] - 0.45, target[1] + 0.15, "$Q$", color=ORANGE)
+    axes.text(7.0, 4.3, "gray: all mixtures of the\nclients, agnostic FL's set", fontsize=12, va="center")
+    axes.text(7.0, 3.3, "blue: a ball that\ncovers the set", color=BLUE, fontsize=12, va="center")
+    axes.text(
+        7.0,
+        2.0,
+        "orange: a ball whose\ncenter is the mixture\nnearest to a target Q",
+        color=ORANGE,
+        fontsize=12,
+        va="center",
+    )
+
+
 PICTURES: dict[str, Callable[[Any], None]] = {
     "client": client,
     "federation": federation,
     "ball": ball,
+    "two-centers": two_centers,
     "radius-and-gamma": radius_and_gamma,
     "certificate": certificate,
     "next-client": next_client,

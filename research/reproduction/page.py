@@ -22,6 +22,7 @@ from research.experiment import ROOT
 from research.markdown import folded, signed, table
 from research.old_names import command
 from research.reproduction.condition import of_condition
+from research.reproduction.draw import attack_of
 from research.reproduction.experiments import PROTOCOLS, Part, names, read
 from research.reproduction.reproduce import digest
 from research.statistics import Mean, diverged, mean_of
@@ -84,10 +85,20 @@ def of_experiment(numbers: Mapping[str, Any]) -> str:
         best = {entries[line[0]]: line for line in sorted(lines, key=lambda line: float(line[1].split()[0]))}
         chosen = [line for line in lines if line in best.values()]
         text = f"The best of each method's settings:\n\n{table(titles, chosen)}\n\n{folded('All settings', text)}"
-    notes = [f"Diverged: {label}: {reason}." for label, reason in diverged(numbers).items()]
+    notes = [caption(numbers)] if any(share for _, share in tests) else []
+    notes += [f"Diverged: {label}: {reason}." for label, reason in diverged(numbers).items()]
     if left := numbers.get("unfinished"):
         notes.append(f"Not made: {', '.join(left)}.")
-    return "\n\n".join([text, *notes])
+    return "\n\n".join([text, *filter(None, notes)])
+
+
+def caption(numbers: Mapping[str, Any]) -> str:
+    """Return what the columns of a table are: each attack with its norm, size and steps, and what ± is."""
+    attacks = [f"{name} is {attack_of(test)}" for name, test in numbers.get("tests", {}).items()]
+    seeds = len(numbers.get("seeds", []))
+    half = f" ± is half of a 95% interval (Student's t) over {seeds} seeds." if seeds > 1 else " One seed."
+    unit = f" Sizes are in units of {numbers['unit']}." if "unit" in numbers else ""
+    return f"Columns: {'; '.join(attacks)}.{unit} Percentages are the share of attacked clients.{half}" if attacks else ""
 
 
 def averages(numbers: Mapping[str, Any]) -> str:
