@@ -3,9 +3,9 @@
 Claims are in docs/reproduction/claims.toml. In a claim, ``[[EXPERIMENT LABEL TEST SHARE]]`` stands for an accuracy with
 its interval, ``[[EXPERIMENT LABEL TEST SHARE over OTHER]]`` for the difference to another line, paired by seed, in bold
 if its interval leaves out 0, ``[[EXPERIMENT LABEL TEST fall]]`` for the accuracy that is lost between no attacked
-client and the largest share, ``[[EXPERIMENT LABEL radius]]`` for an achieved radius, and ``[[EXPERIMENT LABEL
-matching_gamma]]`` for the gamma whose moves are as long as the attack's. What an experiment's file lists and its
-numbers lack is "not made".
+client and the largest share (and ``over OTHER``), ``[[EXPERIMENT LABEL radius]]`` for an achieved radius, and
+``[[EXPERIMENT LABEL matching_gamma]]`` for the gamma whose moves are as long as the attack's. What an experiment's file
+lists and its numbers lack is "not made".
 """
 
 from __future__ import annotations
@@ -95,10 +95,12 @@ def of_experiment(numbers: Mapping[str, Any]) -> str:
 def caption(numbers: Mapping[str, Any]) -> str:
     """Return what the columns of a table are: each attack with its norm, size and steps, and what ± is."""
     attacks = [f"{name} is {attack_of(test)}" for name, test in numbers.get("tests", {}).items()]
+    if not attacks:
+        return ""
     seeds = len(numbers.get("seeds", []))
     half = f" ± is half of a 95% interval (Student's t) over {seeds} seeds." if seeds > 1 else " One seed."
-    unit = f" Sizes are in units of {numbers['unit']}." if "unit" in numbers else ""
-    return f"Columns: {'; '.join(attacks)}.{unit} Percentages are the share of attacked clients.{half}" if attacks else ""
+    unit = f" Sizes are in units of {numbers['unit'].replace(' a pixel', ' of a pixel')}." if "unit" in numbers else ""
+    return f"Columns: {'; '.join(attacks)}.{unit} Percentages are the share of attacked clients.{half}"
 
 
 def averages(numbers: Mapping[str, Any]) -> str:
@@ -180,15 +182,12 @@ def with_numbers(text: str, numbers: Mapping[str, Any]) -> str:
             by_seed = {row["seed"]: row[where[0]] for row in rows if where[0] in row}
             digits = ".2f" if where == ["radius"] else ".2g"
             return f"{mean_of(list(by_seed.values())).value:{digits}}" if by_seed else "not made"
-        if where[1:] == ["fall"]:
-            shares = sorted({row["attacked"] for row in rows if row.get("test") == where[0]})
-            first, last = (_by_seed(rows, [where[0], f"{share:g}"]) for share in (shares[0], shares[-1]))
-            return str(mean_of([first[seed] - last[seed] for seed in first]))
-        values = _by_seed(rows, where[:2])
+        values = _fall(rows, where[0]) if where[1:2] == ["fall"] else _by_seed(rows, where[:2])
         if not values:
             raise SystemExit(f"[[{match[1]}]]: there is no such number")
         if where[2:3] == ["over"]:
-            other = _by_seed([row for row in numbers[experiment]["rows"] if row.get("label") == where[3]], where[:2])
+            others = [row for row in numbers[experiment]["rows"] if row.get("label") == where[3]]
+            other = _fall(others, where[0]) if where[1] == "fall" else _by_seed(others, where[:2])
             return signed(mean_of([values[seed] - other[seed] for seed in values]))
         return str(mean_of(list(values.values())))
 
@@ -217,6 +216,13 @@ def _by_seed(rows: Sequence[Mapping[str, Any]], where: Sequence[str]) -> dict[in
     """Return the accuracies under a test at a share."""
     tested = [row for row in rows if "test" in row]
     return {row["seed"]: row["accuracy"] for row in tested if [row["test"], f"{row['attacked']:g}"] == list(where)}
+
+
+def _fall(rows: Sequence[Mapping[str, Any]], test: str) -> dict[int, float]:
+    """Return the accuracies that a test takes from no attacked client to the largest share."""
+    shares = sorted({row["attacked"] for row in rows if row.get("test") == test})
+    first, last = (_by_seed(rows, [test, f"{share:g}"]) for share in (shares[0], shares[-1]))
+    return {seed: first[seed] - last[seed] for seed in first}
 
 
 def how(numbers: Mapping[str, Any]) -> str:

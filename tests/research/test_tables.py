@@ -72,7 +72,10 @@ def test_a_claim_states_accuracies_differences_by_seed_and_divergence() -> None:
     assert with_numbers("[[fig a l_inf 0.8 over b]]", made) == "+2.5 ± 6.4"
     assert with_numbers("[[fig a radius]], [[fig c l_inf 0.8]]", made) == "2.00, diverged"
     clean = [{**row, "attacked": 0.0, "accuracy": 80.0} for row in made["fig"]["rows"][:2]]
-    assert with_numbers("[[fig a l_inf fall]]", {"fig": {"rows": [*made["fig"]["rows"], *clean]}}) == "62.5 ± 69.9"
+    clean += [{**row, "label": "b"} for row in clean]
+    whole = {"fig": {"rows": [*made["fig"]["rows"], *clean]}}
+    assert with_numbers("[[fig a l_inf fall]]", whole) == "62.5 ± 69.9"
+    assert with_numbers("[[fig a l_inf fall over b]]", whole) == "-2.5 ± 6.4"
     with pytest.raises(SystemExit, match="there is no such number"):
         with_numbers("[[fig a l_2 0.8]]", made)
     listed = {"fig-norms-mnist-paper": {"rows": []}}
