@@ -130,7 +130,7 @@ def two_centers(axes: Any) -> None:
     axes.add_patch(Polygon(clients, facecolor=GRAY, alpha=0.3))
     center = np.array([3.1, 2.6])
     radius = float(np.linalg.norm(clients - center, axis=1).max())
-    axes.add_patch(Circle(center, radius, facecolor="none", edgecolor=BLUE))
+    axes.add_patch(Circle((float(center[0]), float(center[1])), radius, facecolor="none", edgecolor=BLUE))
     for (x, y), number in zip(clients, "1234", strict=True):
         axes.plot(x, y, "o", color=BLACK, markersize=8)
         axes.text(x + 0.12, y + 0.12, f"$P_{number}$")
@@ -140,7 +140,14 @@ def two_centers(axes: Any) -> None:
     axes.plot(*center, "o", color=BLUE, markersize=8)
     axes.text(center[0] + 0.12, center[1] - 0.4, r"$P_\lambda$", color=BLUE)
     nearest, target = np.array([4.31, 2.5]), np.array([6.6, 2.4])
-    axes.add_patch(Circle(nearest, float(np.linalg.norm(target - nearest)), facecolor="none", edgecolor=ORANGE))
+    axes.add_patch(
+        Circle(
+            (float(nearest[0]), float(nearest[1])),
+            float(np.linalg.norm(target - nearest)),
+            facecolor="none",
+            edgecolor=ORANGE,
+        )
+    )
     axes.plot(*nearest, "o", color=ORANGE, markersize=8)
     axes.text(nearest[0] + 0.2, nearest[1] - 0.1, r"$P_{\lambda'}$", color=ORANGE)
     axes.plot(*target, "X", color=ORANGE, markersize=11)
