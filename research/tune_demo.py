@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     parser = options.make_parser(__doc__)
     parser.add_argument("--partitions", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=150)
     parser.add_argument("--methods", nargs="*", default=list(grids()), help="by default all seven of the demo")
     given = options.read(parser, argv, partitions=1, rounds=1, methods=["FedAvg", "WAFL"])
     for name in given.methods:

@@ -21,9 +21,11 @@ from tests.cli.commands import every_command
 from wafl.base.options import EachRound, Option, Range
 from wafl.cli.main import app
 from wafl.cli.method_options import method_options
-from wafl.config.demo import CHOSEN
+from wafl.config.demo import CHOSEN, demo_experiment
 from wafl.config.method_keys import PARTS
+from wafl.config.plan import make_plan
 from wafl.objectives.ball.cost_matrix import CostMatrix
+from wafl.theory.population.levels import USUAL, supported
 
 SEVEN = ["WAFL", "FedAvg", "FedPGM", "FedFGSM", "FedRobust", "AFL", "DRFA"]
 QUICK = ("--rounds", "2", "--seeds", "2")
@@ -212,3 +214,9 @@ def test_run_says_that_the_ball_did_nothing(tmp_path: Path, monkeypatch: pytest.
     result = CliRunner().invoke(app, ["run", *ball, "--rounds", "2", "--seeds", "1"], env={"COLUMNS": "300"})
     assert result.exit_code == 0, result.output
     assert "Warning: no example moved in 2 rounds: with power=1" in result.output
+
+
+def test_the_demo_holds_out_enough_clients_for_95_percent() -> None:
+    unseen = make_plan(demo_experiment(methods=["FedAvg"])).unseen
+    assert unseen is not None
+    assert supported(None, unseen.num_clients, own_sampling=False) == USUAL == 0.95
