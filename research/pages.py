@@ -1,4 +1,4 @@
-"""Make the tables and figures of the pages of evidence again from their numbers; trains nothing.
+"""Make the tables and figures of README and the pages of evidence again from their numbers; trains nothing.
 
 python -m research pages [--check]
 """
@@ -9,6 +9,7 @@ import argparse
 import re
 from collections.abc import Mapping, Sequence
 
+from research import front_text
 from research.catalog import EXPERIMENTS
 from research.experiment import ROOT
 from research.promises import page as promises
@@ -39,7 +40,9 @@ def pages() -> dict[str, str]:
     tables: dict[str, str] = {}
     for experiment in {each.module: each for each in EXPERIMENTS.values()}.values():
         tables |= experiment.page()
-    texts = {path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8") for path in DOCS.glob("**/*.md")}
+    tables |= front_text.page()
+    paths = ["../README.md", *(path.relative_to(DOCS).as_posix() for path in DOCS.glob("**/*.md"))]
+    texts = {path: (DOCS / path).read_text(encoding="utf-8") for path in paths}
     return {name: filled(text, tables) for name, text in texts.items() if "<!-- table " in text}
 
 

@@ -31,7 +31,7 @@ class Table:
 
 
 TABLES = [
-    Table("README.md", "method       clean", "wafl run"),
+    Table("docs/tour.md", "method       clean", "wafl run"),
     Table("docs/tour.md", "| work | plain PyTorch |", "python -m benchmarks.speed"),
     Table("docs/flower.md", "| | embedded | simulation |", "python -m benchmarks.flower"),
     Table("docs/flower.md", "| nodes | embedded, s per round |", "python -m benchmarks.flower --only crowd"),

@@ -71,12 +71,12 @@ def _verdict(judged: Verdicts, registration: Mapping[str, Any]) -> str:
             f"{len(large)} tasks with {enough} clients or more meet it. Tasks of any size that miss it: "
             f"{', '.join(loose) or 'none'}."
         )
-    counts = [f"{smaller} of {total}" for smaller, total in (_smaller(judged, each) for each in ("loss", "moved"))]
+    counts = [f"{fewer} of {total}" for fewer, total in (smaller(judged, each) for each in ("loss", "moved"))]
     parts.append(f"- WAFL promises a smaller loss than FedAvg on {counts[0]} tasks, and under attack on {counts[1]}.")
     return "\n".join(parts)
 
 
-def _smaller(judged: Verdicts, statement: str) -> tuple[int, int]:
+def smaller(judged: Verdicts, statement: str) -> tuple[int, int]:
     """Return the number of tasks on which WAFL promises less than FedAvg, averaged over folds, and of all tasks."""
     result = {
         (each["task"], each["method"]): each for each in judged if each["statement"] == statement and each["sealed"]
