@@ -105,6 +105,12 @@ EXPLORATORY = (
     _exploratory("published", "How much looser a published certificate is", "docs/certificate-files.md"),
     _exploratory("radius", "Training by radius against fixed gammas", "docs/theory.md"),
     _exploratory("rivals", "All methods side by side, tuned alike", "docs/rivals.md"),
+    Experiment(
+        "attack-frontier-2",
+        "The same with a rate per size, TRADES and AutoAttack: a draft, not registered yet",
+        "research.registered.attack_frontier_2",
+        "docs/attack-frontier.md",
+    ),
     Experiment("tune-demo", "The settings of `wafl run`", "research.tune_demo", "docs/tour.md"),
 )
 """Our own experiments that were not registered."""

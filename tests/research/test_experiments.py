@@ -17,7 +17,7 @@ from research.tables import TABLES
 ROOT = Path(__file__).parents[2]
 FIGURES = {each.name for each in (*PAPER, *FURTHER)}
 """test_reproduce.py runs these; the leaderboard and the promises have tests of their own, too."""
-SLOW = {"audit", "domains-cnn", "networks", "promised-distances", "published"}
+SLOW = {"attack-frontier-2", "audit", "domains-cnn", "networks", "promised-distances", "published"}
 QUICK = [name for name in EXPERIMENTS if name not in {*FIGURES, *SLOW, "leaderboard", "promises"}]
 SOURCES = {
     path.stem.replace("_", "-")
@@ -25,7 +25,7 @@ SOURCES = {
     for path in (ROOT / "research" / folder).glob("*.py")
 }
 # Imported by others, and never run.
-PARTS = {"--init--", "figures", "hulls", "malicious-attacks", "rates", "rival-settings", "splits"}
+PARTS = {"--init--", "figures", "hulls", "malicious-attacks", "rates", "resnet", "rival-settings", "splits"}
 
 
 def run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
