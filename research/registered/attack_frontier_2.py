@@ -158,7 +158,7 @@ def rates_of(
     do: Callable[[Sequence[Job]], object],
 ) -> dict[tuple[str, float], float]:
     """Return the best rate of every row. A row whose best is at an edge of its grid tries half or twice that rate."""
-    grids = {row: list(grid) for row in rows}
+    grids, best = {row: list(grid) for row in rows}, dict[tuple[str, float], float]()
     for left in reversed(range(extensions + 1)):
         do([trial(row, rate) for row in rows for rate in grids[row]])
         best = {row: max(grids[row], key=lambda rate, row=row: score(trial(row, rate))) for row in rows}
