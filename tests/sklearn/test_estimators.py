@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import sklearn
 from numpy.typing import NDArray
+from sklearn.linear_model import RidgeCV
 from sklearn.model_selection import GridSearchCV, GroupKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -71,6 +72,23 @@ def test_the_radius_is_chosen_by_clients_by_folds_or_by_the_rule() -> None:
     assert np.isclose(np.array([0.01, 0.03, 0.1, 0.3]) * spread, chosen, rtol=1e-2).any()
     few = WassersteinClassifier().fit(x[:16], y[:16]).radius_
     assert few == pytest.approx(0.1 * np.sqrt(((x[:16] - x[:16].mean(0)) ** 2).sum(1).mean()))
+
+
+def test_a_regression_with_noise_columns_is_as_good_as_with_decay() -> None:
+    random = np.random.default_rng(0)
+    x = random.normal(size=(160, 30))
+    y = x[:, 0] + 0.5 * x[:, 1] + random.normal(size=160)
+    model = WassersteinRegressor().fit(x[:60], y[:60])
+    error = np.mean((model.predict(x[60:]) - y[60:]) ** 2)
+    decay = RidgeCV(np.logspace(-3, 5, 33)).fit(x[:60], y[:60])
+    assert error < 1.05 * np.mean((decay.predict(x[60:]) - y[60:]) ** 2)
+    assert error < np.mean((y[60:] - y[:60].mean()) ** 2)
+
+
+def test_a_regression_on_noise_alone_is_constant() -> None:
+    random = np.random.default_rng(1)
+    x, y = random.normal(size=(40, 30)), random.normal(size=40)
+    assert np.abs(WassersteinRegressor().fit(x, y).coef_).max() < 0.05
 
 
 def test_the_solver_draws_nothing_and_a_network_draws_from_its_random_state() -> None:
