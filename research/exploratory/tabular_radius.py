@@ -4,8 +4,8 @@
 
 The regressions that ship with scikit-learn, as they are and with permuted copies of their columns: nine copies of the
 ten columns of diabetes, three of the three of linnerud, whose targets are three tasks. Half of the examples train, and
-columns have a standard deviation of 1 there. The numbers are mean squared errors on the other half over those of a
-constant, the mean over seeds of the split and the permutations.
+columns have a standard deviation of 1 there. Errors are mean squared errors on the other half, relative to the error of
+a constant: the mean over seeds of the split and the permutations.
 """
 
 from __future__ import annotations
