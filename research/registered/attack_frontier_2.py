@@ -42,7 +42,7 @@ from wafl.tuning.judging import hold_out
 
 NAME = "attack-frontier-2"
 OURS = ("attack", "model", "partitions")
-"""The keys of a data set that are not those of its partition."""
+"""The keys of a data set, without the keys of its partition."""
 DRAFT = ROOT / "experiments" / "drafts" / f"{NAME}.toml"
 
 

@@ -38,7 +38,7 @@ class Block(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """Four stages of two blocks; the first stage has ``width`` channels, and each stage twice as many as the last."""
+    """Four stages of two blocks: the first has ``width`` channels, and the next have twice the channels each time."""
 
     def __init__(self, channels: int, classes: int, width: int = 64) -> None:
         super().__init__()

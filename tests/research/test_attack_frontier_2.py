@@ -36,7 +36,7 @@ def test_the_resnet_has_eighteen_layers_and_keeps_examples_apart() -> None:
     assert len([name for name in main if "shortcut" not in name]) == 18
     with torch.device("meta"):
         whole = sum(parameter.numel() for parameter in ResNet18(3, 10).parameters())
-    assert whole == 11_173_962, "as with BatchNorm, which has as many parameters"
+    assert whole == 11_173_962, "the same number as with BatchNorm"
     x = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(model(x)[1:2], model(x[1:2]))
 
