@@ -49,7 +49,7 @@ def test_scores_equal_those_of_wafl_evaluate_on_the_same_clients(study: Path, tm
     assert "epsilon 0.3 (pixels in [0, 1])" in text
     records = json.loads((tmp_path / "comparison.json").read_text())
     assert len(records) == 2 * (1 + 2 * 2)
-    clients, _ = wafl.load_dataset("digits").partition(20, labels_per_client=3, seed=3).hold_out(0.25)
+    clients, _ = wafl.load_dataset("digits").partition(40, labels_per_client=3, seed=3).hold_out(0.5)
     for record in records:
         run = wafl.load_run(study / record["run"])
         epsilon = 0.3 if "epsilon 0.3" in record["attack"] else 0.1
@@ -84,7 +84,7 @@ def test_the_command_and_python_mean_the_same_attack_by_default(
     """The same number and the same label, to the last character: bounds, norm and steps."""
     invoke(str(study / "wafl"), *options, "--attacked", "0.5", "--output", str(tmp_path))
     _, record = json.loads((tmp_path / "comparison.json").read_text())
-    clients, _ = wafl.load_dataset("digits").partition(20, labels_per_client=3, seed=3).hold_out(0.25)
+    clients, _ = wafl.load_dataset("digits").partition(40, labels_per_client=3, seed=3).hold_out(0.5)
     score = wafl.evaluate(wafl.load_run(study / "wafl"), clients, attack=attack, attacked=0.5)
     assert record["accuracy"] == pytest.approx(score.accuracy, abs=1e-9)
     assert record["attack"] == score.attack

@@ -84,7 +84,7 @@ def test_run_saves_numbers_a_figure_and_one_run_per_method(finished: tuple[Path,
     results = json.loads((folder / "results.json").read_text())
     assert list(results["methods"]) == SEVEN
     assert (folder / "figures" / "unseen.png").read_bytes().startswith(b"\x89PNG")
-    clients, _ = wafl.load_dataset("digits").partition(num_clients=20, labels_per_client=3, seed=0).hold_out(0.25)
+    clients, _ = wafl.load_dataset("digits").partition(num_clients=40, labels_per_client=3, seed=0).hold_out(0.5)
     run = wafl.load_run(folder / "wafl")
     schedule = {"rounds": 2, "local_steps": 1, "batch_size": 32, "learning_rate": 1.0}
     again = wafl.fit(wafl.models.mlr(clients), clients, wafl.WAFL(**CHOSEN["WAFL"]), **schedule)
@@ -170,7 +170,7 @@ def test_a_flag_reaches_the_method_that_has_it(tmp_path: Path, name: str) -> Non
 
 
 def test_help_says_which_methods_have_an_option_and_what_it_is_for() -> None:
-    text = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "400"}).stdout
+    text = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "1000"}).stdout
     options = method_options()
     assert options.pop("epsilon")
     for name, owners in options.items():

@@ -609,8 +609,8 @@ def readers() -> dict[str, tuple[Callable[[RecordDict], Any], RecordDict]]:
         {"numbers": arrays(means=torch.zeros(2, dtype=torch.float64), shares=torch.eye(3)[:2].double())}
     )
     means = RecordDict({
-        "reply": ConfigRecord({"format": FORMAT, "labels": [0, 2, 1], "places": [0, 0, 1], "counts": [3, 1, 5]}),
-        "numbers": arrays(means=torch.ones(3, 4, dtype=torch.float64)),
+        "reply": ConfigRecord({"format": FORMAT, "labels": [0, 2, 1], "places": [0, 0, 1], "counts": [3, 2, 5]}),
+        "numbers": arrays(means=torch.ones(3, 2, 4, dtype=torch.float64)),
     })  # fmt: skip
     questions = Questions(grid=(0.0, 1.0), minimum=5)
     next_client = NextClientQuery(("a", "b"), {}, 3, 2, questions)
@@ -677,7 +677,7 @@ ALLOWED: dict[tuple[str, str], Callable[[Any], bool]] = {
     ("test", "sizes"): lambda v: is_list(v, 2, lambda each: is_int(each, 1)),
     ("test", "losses"): lambda v: is_list(v, 4, is_number),
     ("test", "right"): lambda v: v == [] or is_list(v, 4, lambda each: is_number(each, 0.0) and each <= 1),
-    ("means", "counts"): lambda v: is_list(v, 3, lambda each: is_int(each, 1)),
+    ("means", "counts"): lambda v: is_list(v, 3, lambda each: is_int(each, 2)),
     ("work", "format"): lambda v: v == FORMAT and type(v) is int,
     ("next client", "sizes"): lambda v: is_list(v, 2, is_int),
     ("next client", "faults"): lambda v: is_list(v, 2, lambda each: type(each) is str),

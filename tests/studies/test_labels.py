@@ -134,7 +134,7 @@ def test_a_report_names_them_client_by_client(study: Path, tmp_path: Path, monke
     text = (tmp_path / "page.html").read_text()
     assert f"<span>{UNSEEN}</span>" in text
     assert f"<span>all attacked: {ATTACK}</span>" in text
-    assert "worst l2 Wasserstein shift of that radius, found with at most 50 ascent steps. One seed." in text
+    assert "found with at most 50 ascent steps from each example. One seed." in text
     assert "unseen clients<" not in text.replace("<dt>shift of unseen clients</dt>", "")
     assert 'unseen clients"' not in text
 

@@ -268,7 +268,7 @@ class Folded(nn.Module):
         (
             lambda: nn.Sequential(nn.InstanceNorm1d(6, track_running_stats=True), nn.Flatten(), nn.Linear(18, 3)),
             "averaged",
-            r"InstanceNorm1d at '0' keeps statistics.*eval\(\)",
+            r"InstanceNorm1d at '0' keeps its own statistics.*eval\(\)",
         ),
     ],
 )
