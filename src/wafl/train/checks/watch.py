@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from statistics import fmean
 
 import torch
@@ -74,7 +75,7 @@ class Watch:
         self._stop_at = math.inf if tolerance is None else tolerance.diverged
         self._objective, self._task = method.objective, task
         self._guessing = math.log(num_classes) if num_classes and task.loss.logistic else 0.0
-        self._unit, self._uneven_columns = unit, uneven_columns
+        self._unit, self._uneven_columns = unit, cache(uneven_columns)
         self._warned: set[type[Warning]] = set()
         self._held: list[int] = []
         self._first_gammas: list[float] = []
