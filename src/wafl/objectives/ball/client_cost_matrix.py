@@ -83,21 +83,22 @@ def cost_matrix_of_means(classes: ClassMeans) -> CostMatrix:
     rows, basis = _in_span(classes)
     features = classes.means.shape[2]
     rounding = 1e-12 * float(classes.means.square().sum()) / max(1, len(classes.labels))
-    weight = _round_weight(rows, features)
-    shape = _shape(rows, features, weight)
+    covariance, away, weights = _covariance(rows)
+    weight = _round_weight(covariance, away, weights, rows.clients, features)
+    shape = _shape(covariance, features, weight)
     numbers = rows.clients.unique(return_inverse=True)[1]
     folds = numbers % MOST_FOLDS
     total, count, known = 0.0, 0.0, False
     for fold in folds.unique():
         others = rows.at(folds != fold)
         left_out, sizes = _away_from(rows.at(folds == fold), others)
-        their_shape = _shape(others, features, weight)
+        their_shape = _shape(_covariance(others)[0], features, weight)
         known |= their_shape is not None
         first, second = left_out.unbind(1)
         moved = first if their_shape is None else torch.linalg.solve(their_shape, first.T).T
         total += float((sizes * (moved * second).sum(1)).sum())
         count += float(sizes.sum())
-    if shape is None or not known or not total > 0 or not _covariance(rows)[0].trace() > rounding:
+    if shape is None or not known or not total > 0 or not covariance.trace() > rounding:
         raise ValueError(
             f"cost_matrix={CLIENTS!r}: the classes have the same means at all clients, as far as their examples show, "
             "or no three clients have the same class, so none follows: use a round ball, or more clients or examples"
@@ -152,17 +153,16 @@ def _away_from(classes: ClassMeans, others: ClassMeans) -> tuple[Tensor, Tensor]
 
 def _covariance(classes: ClassMeans) -> tuple[Tensor, Tensor, Tensor]:
     """Return S, the differences from the class's mean over clients ``[G, 2, D]``, and their weights over V."""
-    away, sizes = _away_from(classes, classes)
-    totals = _centers(classes, classes.labels)[1]
+    centers, totals = _centers(classes, classes.labels)
+    away, sizes = classes.means - centers, classes.counts.double()
     weights = sizes / (sizes - sizes.square() / totals.clamp_min(1e-300)).sum().clamp_min(1e-300)
     product = (weights[:, None] * away[:, 0]).T @ away[:, 1]
     return (product + product.T) / 2.0, away, weights
 
 
-def _round_weight(classes: ClassMeans, features: int) -> float:
+def _round_weight(covariance: Tensor, away: Tensor, weights: Tensor, clients: Tensor, features: int) -> float:
     """Return the weight of the round ball that Ledoit and Wolf (2004) derive, with clients as draws."""
-    covariance, away, weights = _covariance(classes)
-    numbers = classes.clients.unique(return_inverse=True)[1]
+    numbers = clients.unique(return_inverse=True)[1]
     count = int(numbers.max()) + 1 if len(numbers) else 0
     error = 0.0
     for client in range(count):
@@ -179,9 +179,8 @@ def _round_weight(classes: ClassMeans, features: int) -> float:
     return min(1.0, max(LEAST_ROUND, draws * error / spread if spread > 0 else 1.0))
 
 
-def _shape(classes: ClassMeans, features: int, weight: float) -> Tensor | None:
+def _shape(covariance: Tensor, features: int, weight: float) -> Tensor | None:
     """Return M, whose mean eigenvalue is 1, or None if nothing positive remains."""
-    covariance = _covariance(classes)[0]
     trace = float(covariance.trace())
     if not trace > 0.0:
         return None
