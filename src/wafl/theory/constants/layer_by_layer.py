@@ -23,7 +23,6 @@ with a softplus is only close to one with these slopes. ``jump`` is the largest 
 two: a layer multiplies it by the largest sum of absolute weights of an output, and a softplus adds its jump.
 """
 
-import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from wafl.base.fingerprint import tensors_digest
 from wafl.models.layers import LipschitzConv2d, LipschitzLinear, MaxMin, NormalizedLinear, entries_of_gram
 from wafl.tasks.losses import OutputLoss, claim_of
 from wafl.tasks.rescaling import Rescaled
@@ -333,10 +333,8 @@ def _remembered(key: tuple[Any, ...], norm: Callable[[], float]) -> float:
     return _NORMS[key]
 
 
-def _digest(weight: Tensor) -> bytes:
-    digest = hashlib.blake2b(f"{weight.shape} {weight.dtype}".encode())
-    digest.update(weight.detach().cpu().contiguous().numpy().tobytes())
-    return digest.digest()
+def _digest(weight: Tensor) -> str:
+    return tensors_digest([weight], [list(weight.shape), str(weight.dtype)])
 
 
 def _windows(size: int | tuple[int, ...], stride: int | tuple[int, ...], dilation: int | tuple[int, ...]) -> int:
