@@ -9,9 +9,12 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wafl.base.json_types import parsed_table
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SEAL = "checksum"
 LARGEST = 2**28
@@ -50,6 +53,14 @@ def write_whole(path: Path, content: bytes, mode: int = 0o666) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync(path.parent)
+
+
+def tensors_to_bytes(tensors: Mapping[str, "Tensor"], about: dict[str, str] | None = None) -> bytes:
+    """Return the bytes of a safetensors file."""
+    from safetensors.torch import save
+
+    # Copies, because a model may have two names for one tensor, which the format refuses.
+    return save({name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}, about)
 
 
 def read_limited(path: Path, most: int = LARGEST) -> bytes:

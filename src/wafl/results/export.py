@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from wafl import models
 from wafl.base.describe import describe, rounded_up
 from wafl.base.extras import require
-from wafl.base.files import write_whole
+from wafl.base.files import tensors_to_bytes, write_whole
 from wafl.data.bring.intake import Intake
 from wafl.data.preprocessing import Preprocessing
 
@@ -191,11 +191,7 @@ class _Export:
         return export
 
     def safetensors(self, about: str) -> bytes:
-        from safetensors.torch import save
-
-        # Copies, because a model may have two names for one tensor, which the format refuses.
-        tensors = {name: value.clone().contiguous() for name, value in self.module.state_dict().items()}
-        return save(tensors, {ABOUT: about})
+        return tensors_to_bytes(self.module.state_dict(), {ABOUT: about})
 
     def pt2(self, about: str) -> bytes:
         program, buffer = self.program(), io.BytesIO()

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from wafl import models
 from wafl.base.bounds import check_box, warn_of_inputs
-from wafl.base.files import sealed, write_whole
+from wafl.base.files import sealed, tensors_to_bytes, write_whole
 from wafl.base.options import documented
 from wafl.data.bring.intake import Intake
 from wafl.data.federation import Federation
@@ -157,8 +157,6 @@ class Run:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write ``params.safetensors`` and ``run.json`` to a folder for :func:`wafl.load_run`; return the folder."""
-        from safetensors.torch import save
-
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
         kept = buffers(self.module)
@@ -178,7 +176,7 @@ class Run:
         }
         last = {f"{LAST}{name}": value for name, value in (self.last or {}).items()}
         named = {**dict(self.module.named_parameters()), **kept, **last}
-        content = save({name: value.detach().cpu().contiguous() for name, value in named.items()})
+        content = tensors_to_bytes(named)
         description = sealed({**about, "sha256": sha256(content).hexdigest()})
         write_whole(folder / "params.safetensors", content)
         write_whole(folder / "run.json", description)

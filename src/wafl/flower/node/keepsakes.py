@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from wafl.base.files import write_whole
+from wafl.base.files import tensors_to_bytes, write_whole
 from wafl.results.progress import ClientState
 
 
@@ -35,11 +35,8 @@ class Keepsakes:
 
     def keep(self, run: int, name: str, round: int, kept: ClientState, saved: int) -> None:
         """Store the memory after the round; remove files that no resume from round ``saved`` on could need."""
-        from safetensors.torch import save
-
         self._folder.mkdir(parents=True, exist_ok=True)
-        tensors = {part: value.detach().cpu().contiguous() for part, value in kept.items()}
-        write_whole(self._file(run, name, round), save(tensors))
+        write_whole(self._file(run, name, round), tensors_to_bytes(kept))
         rounds = self._rounds(run, name)
         undone = [number for number in rounds if number > round]  # the server has gone back
         for number in [*[number for number in rounds if number <= saved][:-1], *undone]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from flwr.app import RecordDict
 from torch import Tensor, nn
 
-from wafl.base.files import write_whole
+from wafl.base.files import tensors_to_bytes, write_whole
 from wafl.flower.node.agreed import check_steps
 from wafl.flower.node.next_client import read_model
 from wafl.flower.node.work import Node
@@ -68,10 +68,7 @@ def personalize(node: Node, content: RecordDict) -> RecordDict:
 
 def _store(folder: Path, result: Personalized, model: nn.Module) -> None:
     """Write the fine-tuned model and its result over earlier ones; only this user may read them."""
-    from safetensors.torch import save
-
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    state = {name: value.detach().cpu().clone().contiguous() for name, value in result.model.state_dict().items()}
     about = {**result.to_json(), "global_model": digest_of(model), "model": digest_of(result.model)}
-    write_whole(folder / "model.safetensors", save(state), 0o600)
+    write_whole(folder / "model.safetensors", tensors_to_bytes(result.model.state_dict()), 0o600)
     write_whole(folder / "result.json", json.dumps(about, indent=1).encode(), 0o600)

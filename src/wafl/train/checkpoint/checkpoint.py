@@ -31,6 +31,7 @@ from wafl.base.files import (
     read_tensors,
     remove_temporary,
     sealed,
+    tensors_to_bytes,
     unsealed,
     whole_folder,
     write_whole,
@@ -245,7 +246,7 @@ class _Memory:
         if changed:
             rows = changed.items()
             named = {f"{run}.{client}.{name}": value for (run, client), kept in rows for name, value in kept.items()}
-            journal.append([_saved(named)])
+            journal.append([tensors_to_bytes(named)])
         self._journal, self._written = journal, dict(memory)
         return {"file": journal.path.name, "size": journal.size}
 
@@ -259,12 +260,6 @@ class _Memory:
         for file in self._folder.glob("memory-*.journal"):
             if file.name not in needed:
                 file.unlink()
-
-
-def _saved(tensors: Mapping[str, Tensor]) -> bytes:
-    from safetensors.torch import save
-
-    return save({name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()})
 
 
 def write_state(folder: Path, runs: Mapping[int, RunProgress], about: Mapping[str, Any]) -> None:
@@ -282,7 +277,7 @@ def write_state(folder: Path, runs: Mapping[int, RunProgress], about: Mapping[st
             "stopped": run.stopped,
             "diverged": run.history.diverged,
         }
-    content = _saved(tensors)
+    content = tensors_to_bytes(tensors)
     sealing = {"format": FORMAT, "sha256": sha256(content).hexdigest(), "runs": rows, **about}
     with whole_folder(folder) as new:
         write_whole(new / "state.safetensors", content)
