@@ -487,7 +487,7 @@ PROOFS = (
     ("theory/paper/generalization.py", "delta / (2.0 * len(weights))", "delta / 2.0", BY_HAND),
     ("theory/paper/generalization.py", "star / weights[client]", "star * weights[client]", BY_HAND),
     ("theory/paper/generalization.py", "rate ** (2.0 / self.alpha)", "rate ** (1.0 / self.alpha)", TAIL),
-    ("theory/paper/generalization.py", "min(gamma * radius**2, steep", "min(gamma * radius, steep", BY_HAND),
+    ("theory/paper/sandwich.py", "min(gamma * radius**2, steep", "min(gamma * radius, steep", BY_HAND),
     ("theory/paper/convergence.py", "distance**2 / (2.0 * total), 0.5", "distance**2 / (4.0 * total), 0.5", RATE),
     ("theory/paper/convergence.py", "(2 * steps - 1) / 3.0", "(2 * steps - 1) / 6.0", RATE),
     ("theory/paper/convergence.py", "max(1.0 - spread, 0.0) * drift", "spread * drift", RATE),

@@ -1,5 +1,7 @@
 """Say in one sentence, which a person can repeat, what a certificate or a statement about the next client means."""
 
+from collections.abc import Sequence
+
 from wafl.base.describe import percent, rounded_up
 from wafl.promises.promise import Claim, Promise
 
@@ -52,3 +54,17 @@ def _on_moved_data(claim: Claim, unit: str, *, proven: bool) -> str:
 
 def _doubt(proven: bool) -> str:
     return "" if proven else " This is an estimate, not proven."
+
+
+def why_published_differs(pairs: Sequence[tuple[float, float]], confident: bool) -> str:
+    """Explain how far the values of a certificate file, the first of each pair, are from those proven before."""
+    more = [0.0, *(value / bound - 1.0 for value, bound in pairs if bound > 0)]
+    larger, smaller = f"{max(more):.1%}", f"{abs(min(more)):.1%}"
+    sizes = f"{larger} larger"
+    if smaller != "0.0%":
+        sizes = f"{smaller} smaller{f' or {sizes}' if larger != '0.0%' else ''}; both are proven"
+    own = " and with its own gammas and bets" if confident else ""
+    return (
+        f"published is what the file states: the checker proves it by itself, with simpler proofs{own}, so it "
+        f"is up to {sizes}"
+    )

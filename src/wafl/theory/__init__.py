@@ -15,13 +15,12 @@ from wafl.theory.paper.generalization import (
     covering_radius,
     distance_to_client,
     distance_to_target,
-    excess_risk_sandwich,
     generalization_to_truth,
-    risk_spread,
     robust_generalization,
 )
 from wafl.theory.paper.measured import ExcessRisk, GradientSpread, excess_risk, gradient_spread
 from wafl.theory.paper.perturbations import inside_ball
+from wafl.theory.paper.sandwich import excess_risk_sandwich, risk_spread
 from wafl.theory.paper.theorem import Bound
 from wafl.theory.population.next_client import NextClient, next_client
 from wafl.theory.summary import Refusal, Summary, summarize

@@ -23,6 +23,7 @@ from wafl.theory.constants.assumptions import Constants, constants
 from wafl.theory.paper import generalization as paper
 from wafl.theory.paper.convergence import convergence
 from wafl.theory.paper.measured import excess_risk, gradient_spread
+from wafl.theory.paper.sandwich import excess_risk_sandwich
 from wafl.theory.paper.theorem import Bound, require
 from wafl.theory.population.next_client import NextClient, next_client
 from wafl.weights import bilevel
@@ -194,7 +195,7 @@ def summarize(
     gap = surrogate - (0.0 if ball is None else _least(run, clients, price, ball))
     options: dict[str, float] = {"gamma": price, "delta": delta, "optimization_gap": gap}
     statements: dict[str, Callable[[], Bound]] = {
-        "excess risk, width g": lambda: paper.excess_risk_sandwich(
+        "excess risk, width g": lambda: excess_risk_sandwich(
             _given(ball, why), gamma=price, radius=within, surrogate_excess=gap, gamma_star=best
         ),
         "excess risk in the ball": lambda: paper.robust_generalization(

@@ -18,6 +18,7 @@ from wafl.base.norms import norm_name
 from wafl.data.preprocessing import factors_of
 from wafl.promises.known import Metric
 from wafl.promises.promise import Promise, check_output
+from wafl.promises.sentences import why_published_differs
 from wafl.tasks.task import Task
 from wafl.theory.certificates.mixture import Asked, AskMeans
 from wafl.theory.certificates.sampling import Domain
@@ -374,16 +375,7 @@ class Certificates:
             lines.append(f"one standard deviation of each column: {factors_of(prepare, columns, 10**6)}")
         if published and self.caveat is None:
             pairs = [(published[row.radius], self.best_proven(row)) for row in self.rows]
-            more = [0.0, *(value / bound - 1.0 for value, bound in pairs if bound > 0)]
-            larger, smaller = f"{max(more):.1%}", f"{abs(min(more)):.1%}"
-            sizes = f"{larger} larger"
-            if smaller != "0.0%":
-                sizes = f"{smaller} smaller{f' or {sizes}' if larger != '0.0%' else ''}; both are proven"
-            own = "" if self.confidence is None else " and with its own gammas and bets"
-            lines.append(
-                f"published is what the file states: the checker proves it by itself, with simpler proofs{own}, so it "
-                f"is up to {sizes}"
-            )
+            lines.append(why_published_differs(pairs, self.confidence is not None))
         return "\n".join(lines)
 
     __repr__ = __str__

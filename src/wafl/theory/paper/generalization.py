@@ -2,35 +2,17 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
 from wafl.base.checks import check_positive
 from wafl.base.options import Count, NotNegative, Positive, Range, frozen
 from wafl.theory.constants.assumptions import Constants
+from wafl.theory.paper.sandwich import excess_risk_sandwich, require_ball
 from wafl.theory.paper.theorem import Bound, require, require_proven, root
 
 DELTA = Range(0.0, 1.0, ": it is the probability with which the bound may fail", low_open=True, high_open=True)
-OUTSIDE = "L_zz radius^2 / 2"
 ENTROPY = 1.3526
 """At least ``integral of sqrt(log(1 + 2 / u)) over 0 <= u <= 1``: the entropy of a ball, by the volume of its nets."""
-
-
-@dataclass(frozen=True)
-class Sandwich(Bound):
-    """A bound from both sides: the excess risk of every distribution in the ball is ``surrogate_excess +- value``."""
-
-    surrogate_excess: float = 0.0
-
-    @property
-    def lower(self) -> float:
-        """The lower bound on the excess risk."""
-        return self.surrogate_excess - self.value
-
-    @property
-    def upper(self) -> float:
-        """The upper bound on the excess risk."""
-        return self.surrogate_excess + self.value
 
 
 @frozen
@@ -73,64 +55,6 @@ class Concentration:
         """Return the paper's value: no logarithm in 4 dimensions, and beyond 1 a distance's exponent, ``1 / alpha``."""
         rate = max(math.log(self.c1 / delta), 0.0) / (self.c2 * num_examples)
         return rate ** (1.0 / self.alpha if rate > 1.0 else min(2.0 / self.dimension, 0.5))
-
-
-def risk_spread(constants: Constants, *, radius: float) -> Bound:
-    """Bound the difference of the risks of two distributions in the ball by ``2 L_z radius`` (proposition D.1).
-
-    Two distributions of the ball are at most ``2 radius`` apart in W_2, and so in W_1, in which risks are
-    L_z-Lipschitz (Kantorovich and Rubinstein). The squared error gets steeper outside the data domain, and the larger
-    risk can exceed the center's by ``L_zz radius^2 / 2`` more.
-    """
-    check_positive("radius", radius)
-    require_proven(L_z=constants.L_z)
-    terms = {"2 L_z radius": 2.0 * float(constants.L_z) * radius}
-    if bend := _outside(constants, radius):
-        terms[OUTSIDE] = bend if constants.convex else 2.0 * bend
-    return Bound("risks in the ball", terms, None, {"radius": radius})
-
-
-def _outside(constants: Constants, radius: float) -> float:
-    """Return how far a risk in the ball can exceed the center's beyond ``L_z radius``, where L_z is of the domain only.
-
-    A move by d adds at most ``L_z d + L_zz d^2 / 2``, and the mean of ``d^2`` is at most ``radius^2``. If targets move
-    as well, ``||W dx - dy||^2 <= (||W||^2 + 1 / label_cost) d^2``.
-    """
-    if constants.quadratic is None:
-        return 0.0
-    require_proven(L_zz=constants.L_zz)
-    return (float(constants.L_zz) / 2.0 + constants.quadratic / constants.label_cost) * radius**2
-
-
-def excess_risk_sandwich(
-    constants: Constants, *, gamma: float, radius: float, surrogate_excess: float = 0.0, gamma_star: float | None = None
-) -> Sandwich:
-    """Bound the excess risk on any Q in the ball, within g of the surrogate's excess (lemma 4.2).
-
-    ``g = L_z radius + L_z^2 / (4 gamma) + min(gamma radius^2, L_z radius)``, for every gamma. The last ``L_z radius``
-    becomes ``L_z radius + L_zz radius^2 / 2`` for the squared error, which gets steeper outside the data domain.
-
-    The paper's ``2 L_z radius + |gamma - gamma*| radius^2`` needs ``gamma >= L_z / radius``. Its proof uses the gamma*
-    of one loss for another. The width is valid all the same if labels stay and the domain is convex, and can fail where
-    examples jump. Without gamma*, that proof gives ``2 L_z radius + gamma radius^2``, which is always larger than this
-    g. ``surrogate_excess`` is the center of the sandwich; other arguments are as in :func:`robust_generalization`.
-    """
-    check_positive("gamma", gamma)
-    check_positive("radius", radius)
-    _require_ball(constants)
-    require_proven(L_z=constants.L_z)
-    steep = float(constants.L_z)
-    bend = _outside(constants, radius)
-    above = "L_z radius" + (f" + {OUTSIDE}" if bend else "")
-    terms = {
-        "L_z radius": steep * radius + (0.0 if constants.convex else bend),
-        "L_z^2 / (4 gamma)": steep**2 / (4.0 * gamma),
-        f"min(gamma radius^2, {above})": min(gamma * radius**2, steep * radius + bend),
-    }
-    paper = None
-    if gamma_star is not None and gamma >= steep / radius * (1.0 - 1e-12):
-        paper = 2.0 * steep * radius + abs(gamma - gamma_star) * radius**2
-    return Sandwich("excess risk, width g", terms, paper, {"gamma": gamma, "radius": radius}, surrogate_excess)
 
 
 def robust_generalization(
@@ -355,7 +279,7 @@ def _statistics(
     """Return the two terms that vanish with more examples: the models' complexity, and the price of confidence."""
     DELTA.check("delta", delta)
     weights = check_weights(client_weights, num_examples)
-    params_radius = _require_ball(constants)
+    params_radius = require_ball(constants)
     require_proven(L_theta=constants.L_theta, max_loss=constants.max_loss, L_zz=constants.L_zz)
     require(
         constants.norm != 2 or gamma > constants.L_zz / 2.0,
@@ -375,7 +299,7 @@ def _paper_statistics(
 ) -> float:
     """Return the sum of both terms in the paper's form, client by client, with 3 / 2 for the entropy integral."""
     inverse_roots = sum(w / math.sqrt(n) for w, n in zip(client_weights, num_examples, strict=True))
-    complexity = 1.5 * _require_ball(constants) * constants.L_theta * math.sqrt(constants.num_params)
+    complexity = 1.5 * require_ball(constants) * constants.L_theta * math.sqrt(constants.num_params)
     deviation = 2.0 * constants.max_loss * math.sqrt(2.0 * math.log(levels * len(client_weights) / delta))
     return (48.0 * complexity + deviation) * inverse_roots
 
@@ -386,19 +310,6 @@ def _require_moving_labels(label_cost: float) -> None:
         f"label_cost={label_cost:g}: labels cannot move, so no ball around a sample holds the true label frequencies; "
         "give a finite label_cost",
     )
-
-
-def _require_ball(constants: Constants) -> float:
-    """Return the radius of the parameters.
-
-    The bounds compare parameters, so the constants must hold for all of them.
-    """
-    require(
-        constants.params_radius is not None,
-        "the parameters are not bounded: give params_radius=C, the C of ||theta|| <= C, to wafl.theory.constants",
-    )
-    assert constants.params_radius is not None
-    return constants.params_radius
 
 
 def check_weights(client_weights: Sequence[float], num_examples: Sequence[int]) -> list[float]:
