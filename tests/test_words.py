@@ -12,7 +12,6 @@ EVIDENCE_PAGES = {
     *("promises", "reproduction", "sealed-sets"),
 }
 LONGER = {
-    "docs/security.md": 2_820,
     "docs/deployment.md": 2_520,
     "docs/liars.md": 2_420,
     "docs/theory.md": 2_170,
