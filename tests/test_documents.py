@@ -1,4 +1,4 @@
-"""What the pages show works: their Python runs, their commands exist with those options, their links lead somewhere.
+"""The code on the pages works: their Python runs, and their commands exist with those options.
 
 Python blocks run in order and share the page's namespace; each section begins with what ``BEFORE`` gives it. They run
 smaller than they are printed, by the rules of ``SMALLER``, and on stand-ins for the real data sets: a few random images
@@ -421,14 +421,6 @@ def test_a_command_that_does_not_exist_is_found_out(line: str, message: str) -> 
     with pytest.raises((AssertionError, pytest.fail.Exception), match=re.escape(message)) as failure:
         CHECKS[words[0]](Command("page.md:7", words, whole=True))
     assert str(failure.value).startswith("page.md:7 ")
-
-
-def test_links_between_pages_lead_somewhere() -> None:
-    for page in PAGES:
-        for number, line in enumerate(page.read_text().splitlines(), start=1):
-            for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", line):
-                if "://" not in target:
-                    assert (page.parent / target).exists(), f"{page.relative_to(ROOT)}:{number}: no {target}"
 
 
 def test_the_reference_has_every_public_name() -> None:
