@@ -16,13 +16,12 @@ def at_the_next_client(
     >>> at_the_next_client("loss", 0.5, 0.83, own_sampling=True, moved="0.1 (l2, volts)")
     'At the next client, the expected loss is at most 0.5000, with 83% confidence, if examples move by 0.1 (l2, volts).'
     """
-    if metric == "error":
-        whose = "future" if own_sampling else "its"
-        what = f"at most {rounded_up(100.0 * value, 1)}% of {whose} examples are misclassified"
+    if own_sampling:
+        what = _at_most(metric, value, "future examples", "the expected loss")
     else:
-        what = f"the {'expected loss' if own_sampling else 'mean loss of its examples'} is at most {rounded_up(value)}"
+        what = _at_most(metric, value, "its examples", "the mean loss of its examples")
     moves = f", if examples move by {moved}" if moved else ""
-    return f"At the next client, {what}, with {percent(confidence)} confidence{moves}.{_doubt(proven)}"
+    return f"At the next client, {what}{_with(confidence)}{moves}.{_doubt(proven)}"
 
 
 def sentence(promise: Promise) -> str:
@@ -41,15 +40,21 @@ def sentence(promise: Promise) -> str:
 
 def _on_moved_data(claim: Claim, unit: str, *, proven: bool) -> str:
     row = min(claim.rows, key=lambda each: (each.radius == 0, each.radius))
-    value = rounded_up(row.value)
-    what = f"the expected loss is at most {value}"
-    if claim.metric == "error":
-        what = f"at most {rounded_up(100.0 * row.value, 1)}% of the examples are misclassified"
-    level = claim.confidence_of(row)
-    how = "" if level is None else f", with {percent(level)} confidence"
+    where = f"If the clients' data move by at most {row.radius:g} ({claim.norm}, {unit})"
     if row.radius == 0:
-        return f"On the clients' data, {what}{how}.{_doubt(proven)}"
-    return f"If the clients' data move by at most {row.radius:g} ({claim.norm}, {unit}), {what}{how}.{_doubt(proven)}"
+        where = "On the clients' data"
+    what = _at_most(claim.metric, row.value, "the examples", "the expected loss")
+    return f"{where}, {what}{_with(claim.confidence_of(row))}.{_doubt(proven)}"
+
+
+def _at_most(metric: str, value: float, examples: str, loss: str) -> str:
+    if metric == "error":
+        return f"at most {rounded_up(100.0 * value, 1)}% of {examples} are misclassified"
+    return f"{loss} is at most {rounded_up(value)}"
+
+
+def _with(confidence: float | None) -> str:
+    return "" if confidence is None else f", with {percent(confidence)} confidence"
 
 
 def _doubt(proven: bool) -> str:

@@ -130,7 +130,12 @@ class Run:
         return self.outputs(x).softmax(-1)
 
     def personalize(
-        self, client: Federation, *, steps: int = 10, learning_rate: float = 0.1, layers: str = "head"
+        self,
+        client: Federation,
+        *,
+        steps: int = Personalization.steps,
+        learning_rate: float = Personalization.learning_rate,
+        layers: str = Personalization.layers,
     ) -> Personalized:
         """Fine-tune a copy of the model on one client's training examples, and test both on its held-out examples.
 
