@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, cast
 
 from research.tables import TABLES
 
@@ -47,6 +48,32 @@ def _written(text: str, tables: tuple[str, ...]) -> list[str]:
         else:
             result.append(re.sub(r"!\[[^]]*\]\([^)]*\)|(?<=\])\([^)\s]*\)|<[^>]+>", "", line))
     return result
+
+
+def groups() -> dict[str, str]:
+    """Return the group of each page of the site, such as "Guides", from mkdocs.yml."""
+    site = settings()
+    result = {page: group for group, pages in sidebar(site).items() for page in pages}
+    return result | {f"docs/{name}.md": group for group, names in site["extra"]["more"].items() for name in names}
+
+
+def sidebar(site: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the pages in the sidebar, by group."""
+    titled = {group: entries for section in site["nav"] for group, entries in section.items()}
+    return {
+        group: [f"docs/{page}" for entry in entries for page in entry.values()] for group, entries in titled.items()
+    }
+
+
+def settings() -> dict[str, Any]:
+    """Read mkdocs.yml without the Python functions that it names."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
+    return cast(dict[str, Any], yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), Loader))
 
 
 def counted() -> Mapping[str, int]:
