@@ -16,7 +16,6 @@ LIMITS = {"Start": 1_200, "Guides": 1_200, "Concepts": 1_200, "Evidence": 700, "
 LONGER = {
     "docs/theory.md": 2_170,
     "docs/architecture.md": 2_140,
-    "docs/runs.md": 1_850,
     "docs/equations.md": 1_840,
     "docs/performance.md": 1_750,
     "docs/gpu.md": 1_720,
