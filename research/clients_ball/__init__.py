@@ -1,0 +1,1 @@
+"""Clients of another kind: a ball in the clients' metric against its rivals, with exactly solved linear models."""
