@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from scipy.optimize import minimize, minimize_scalar
@@ -48,7 +48,7 @@ def solve(
     for _ in range(2):  # a second time with a new memory, if the line search failed
         if precision <= PRECISION:
             break
-        found: Any = minimize(rounded, (weights @ back).ravel(), jac=True, method="L-BFGS-B", options=options)
+        found = cast(Any, minimize)(rounded, (weights @ back).ravel(), jac=True, method="L-BFGS-B", options=options)
         weights = found.x.reshape(shape) @ rounder
         precision = float(np.abs(objective(weights)[1]).max()) / largest
     return Solution(weights, precision)
@@ -62,4 +62,4 @@ def temperature(logits: Array, labels: Array) -> float:
         return -float(log_softmax(logits / np.exp(log), axis=1)[rows, labels].mean())
 
     bound = float(np.log(30.0))
-    return float(np.exp(minimize_scalar(loss, bounds=(-bound, bound), method="bounded").x))
+    return float(np.exp(cast(Any, minimize_scalar)(loss, bounds=(-bound, bound), method="bounded").x))
