@@ -117,7 +117,7 @@ docs: .venv/installed-dev
 
 # The tests that need a GPU, with whatever Python has PyTorch for it (docs/gpu.md says how it went last).
 gpu:
-	PYTHONPATH=src $(PYTHON) -m pytest -o addopts= -q tests/train/test_cuda.py tests/tasks/test_side_by_side.py tests/tasks/test_fused.py
+	PYTHONPATH=src $(PYTHON) -m pytest -o addopts= -q tests/train/test_cuda.py tests/train/test_live_copies.py tests/tasks/test_side_by_side.py tests/tasks/test_fused.py
 
 # The pages' claims about speed, each with its last and its current figure; fails where one is a third worse.
 benchmark: .venv/installed

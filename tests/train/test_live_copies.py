@@ -13,6 +13,7 @@ from benchmarks.live import Live
 from wafl.parts import lengths
 
 CLIENTS, PIXELS = 16, 600
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 
 
 @pytest.fixture
@@ -61,3 +62,16 @@ def test_a_training_leaves_nothing_to_the_garbage_collector(clients: wafl.Federa
         size = train(clients, wafl.SCAFFOLD(), CLIENTS)
     assert live.peak > 5 * CLIENTS * size
     assert live.bytes < 3 * size  # modules refer to themselves
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=GPU)])
+def test_a_training_of_a_network_leaves_no_memory_behind(device: str) -> None:
+    """A ReLU's gradient needs its result, whose graph would keep it alive if anything kept it for the graph."""
+    clients = wafl.Federation.from_arrays([(torch.rand(4, 1, 8, 8), torch.arange(4)) for _ in range(3)])
+    model, left = wafl.models.cnn(clients, channels=(4, 8)), list[int]()
+    with Live() as live:
+        for _ in range(4):  # the first sets up libraries
+            wafl.fit(model, clients, wafl.FedAvg(), rounds=1, local_steps=1, device=device)
+            gc.collect()
+            left.append(torch.cuda.memory_allocated() if device == "cuda" else live.bytes)
+    assert left[1] == left[2] == left[3]

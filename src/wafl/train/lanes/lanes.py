@@ -296,11 +296,10 @@ def _activations(client: ClientTask, params: Tensor, size: int) -> int:
     """Return the bytes that autograd keeps for a batch of this size."""
     kept = 0
 
-    def count(tensor: Tensor) -> Tensor:
+    def count(tensor: Tensor) -> None:  # a result that its own graph kept would never be released
         nonlocal kept
         kept += tensor.nbytes
-        return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor), torch.enable_grad():
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda nothing: nothing), torch.enable_grad():
         client.task.call(params[0].clone().requires_grad_(), params.new_zeros(size, *client.examples.shape))
     return kept
