@@ -158,11 +158,12 @@ def _line(axes: Any, points: Mapping[float, Mean], color: str, label: str | None
 
 
 def _logarithmic(axis: Any) -> None:
-    """Make an axis logarithmic, with plain numbers at 1, 2 and 5."""
+    """Make an axis logarithmic, with plain numbers at 1, 2 and 5, or at 1 alone if they would overlap."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 1000.0 * low else (1.0,)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
 
