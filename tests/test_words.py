@@ -15,7 +15,6 @@ LIMITS = {"Start": 1_200, "Guides": 1_200, "Concepts": 1_200, "Evidence": 700, "
 """The largest number of words on a page, by its group in mkdocs.yml."""
 LONGER = {
     "docs/performance.md": 1_750,
-    "docs/gpu.md": 1_720,
     "docs/reproduction/attacked.md": 1_670,
     "docs/reproduction/domains.md": 1_150,
     "docs/reproduction.md": 1_160,
