@@ -25,12 +25,12 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from research import drawing
 from research.experiment import ROOT
 from research.registered import attack_frontier, hulls
 from research.registration import registered
 from research.statistics import Mean, mean_of
 from wafl.base.norms import norm_name
-from wafl.report.plotting import METHODS
 
 Point = tuple[float, float]
 NAME = "attack-frontier"
@@ -104,7 +104,7 @@ def figure_of(numbers: dict[str, Any]) -> Any:
     drawn = frontiers(numbers)
     band(axes, drawn["WAFL"].hull, drawn["FedAvg"].hull)
     for name, frontier in drawn.items():
-        color = METHODS[name.lower()]
+        color = drawing.method_color(name)
         axes.plot(*zip(*frontier.hull, strict=True), "o-", color=color, linewidth=4.0, markersize=10, label=name)
         axes.text(*LABELS[name], name, color=color, fontsize=22, fontweight="bold")
         for pgd, autoattack in frontier.autoattack:
@@ -139,7 +139,7 @@ def band(axes: Any, ours: list[Point], theirs: list[Point]) -> None:
     assert shared is not None, "no clean accuracy is on both frontiers"
     clean = np.linspace(*shared, 200)
     heights = [hulls.height(points, clean) for points in (theirs, ours)]
-    axes.fill_between(clean, *heights, color=METHODS["wafl"], alpha=0.12, linewidth=0)
+    axes.fill_between(clean, *heights, color=drawing.method_color("WAFL"), alpha=0.12, linewidth=0)
 
 
 def save(figure: Any, path: Path) -> None:

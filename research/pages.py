@@ -9,11 +9,12 @@ import argparse
 import re
 from collections.abc import Mapping, Sequence
 
-from research import front_text
+from research import drawing, front_text
 from research.catalog import EXPERIMENTS
 from research.experiment import ROOT
 from research.promises import page as promises
-from research.registered import figures
+from research.registered import attack_frontier, figures
+from research.reproduction import draw as reproduction
 
 DOCS = ROOT / "docs"
 
@@ -31,8 +32,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     for name, text in made.items():
         (DOCS / name).write_text(text, encoding="utf-8")
-    promises.draw(DOCS / "promises" / "promises.png")
+    with drawing.large():
+        promises.draw(DOCS / "promises" / "promises.png")
     figures.main()
+    reproduction.main(DOCS / "reproduction")
+    attack_frontier.redraw()
 
 
 def pages() -> dict[str, str]:

@@ -1,7 +1,8 @@
 """Count the hand-written words of README and of the pages in docs/: ``python -m tools.words`` lists them.
 
-Words of code blocks, formulas, pictures, generated tables, generated pages and folded parts do not count, and a link
-counts as its text. A word has a letter or a digit.
+Words of code blocks, formulas, pictures, generated tables, generated pages and folded parts do not count. A link counts
+as its text, and so do the words of generated answers, whose numbers alone are generated. A word has a letter or a
+digit.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ GENERATED = frozenset({"docs/api.md", "docs/attacks.md", "docs/methods.md"})
 """Pages that consist of docstrings."""
 _ENDS = {
     "```": r" *```",
+    "<!-- table answer-": r".*-->",
     "<!-- table ": r"<!-- end -->",
     "<!--": r".*-->",
     "<details": r".*</details>",

@@ -10,6 +10,6 @@ model = wafl.models.mlr(clients)
 plain = wafl.fit(model, clients, wafl.FedAvg(), **schedule)
 robust = wafl.fit(model, clients, wafl.WAFL(gamma=1.5), **schedule)
 radii = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
-result = wafl.certify(robust, clients, radii=radii, achieved=False)
+result = wafl.certify(robust, clients, radii=radii)
 print(result)
-result.plot("certificates.png", fedavg=wafl.certify(plain, clients, radii=radii, achieved=False))
+result.plot("certificates.png", FedAvg=wafl.certify(plain, clients, radii=radii))

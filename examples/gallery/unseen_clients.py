@@ -6,6 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import wafl
+from wafl.report.plotting import styles
 
 clients = wafl.load_dataset("digits").partition(num_clients=20, labels_per_client=3, seed=0)
 methods = {"FedAvg": wafl.FedAvg(), "WAFL": wafl.WAFL(gamma=2.0), "CVaR": wafl.CVaR(alpha=0.5), "DRFA": wafl.DRFA()}
@@ -19,12 +20,12 @@ for seed in range(4):
         table[name].append([100 * part.accuracy for part in (score.train, score, score.unseen)])
 
 figure, axes = plt.subplots(figsize=(5.5, 3.6), layout="constrained")
-for number, (name, rows) in enumerate(table.items()):
+for number, ((name, rows), style) in enumerate(zip(table.items(), styles(list(table)), strict=True)):
     values = np.array(rows)
     index = np.arange(len(groups)) + 0.2 * (number - 1.5)
-    axes.bar(index, values.mean(0), 0.18, yerr=values.std(0), capsize=2, label=name)
+    axes.bar(index, values.mean(0), 0.18, yerr=values.std(0), capsize=2, label=name, color=style["color"])
 axes.set_xticks(range(len(groups)), list(groups))
 axes.set_ylabel("accuracy (%), 4 draws")
-axes.set_ylim(0, 110)
-axes.legend(frameon=False, ncols=4, loc="upper center")
-figure.savefig("unseen_clients.png", dpi=90)
+axes.set_ylim(0, 125)
+axes.legend(frameon=False, ncols=2, loc="upper center")
+figure.savefig("unseen_clients.png", dpi=130)

@@ -8,11 +8,11 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+from research import drawing
 from research.experiment import ROOT
 from research.markdown import table
 from research.promises.verdict import verdicts
 from research.registration import registered
-from wafl.report.plotting import METHODS
 
 DOCS = ROOT / "docs"
 Verdicts = Sequence[Mapping[str, Any]]
@@ -185,7 +185,7 @@ def draw(path: Path) -> None:
     tasks = [task for tasks in _kinds(registration).values() for task in tasks]
     rows = [row for row in read_opened()["rows"] if row["statement"] == registration["primary"] and row["promised"]]
     tasks = [task for task in tasks if any(row["task"] == task for row in rows)]
-    figure = Figure(figsize=(9.0, 0.36 * len(tasks) + 1.2), layout="constrained")
+    figure = Figure(figsize=(drawing.WIDTH, 0.42 * len(tasks) + 1.4), layout="constrained")
     axes: Any = figure.subplots()
     for aside, method in zip((-0.17, 0.17), registration["methods"], strict=True):
         for index, task in enumerate(tasks):
@@ -197,12 +197,12 @@ def draw(path: Path) -> None:
             ]
             label = method if index == 0 else None
             height = [index + aside] * len(ratios)
-            axes.plot(ratios, height, "|", color=METHODS[method.lower()], markersize=6, alpha=0.6, label=label)
+            axes.plot(ratios, height, "|", color=drawing.method_color(method), label=label)
     axes.axvline(1.0, color="gray", linestyle="--")
     axes.set_yticks(range(len(tasks)), tasks)
     axes.invert_yaxis()
     axes.set_xlim(left=0.0)
-    axes.set_xlabel("loss of a sealed client over what was promised (right of the line: not covered)")
+    axes.set_xlabel("loss of a sealed client over its bound\n(right of the line: not covered)")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    axes.legend(frameon=False, loc="lower right")
     figure.savefig(path, dpi=130, metadata={"Software": None})

@@ -8,6 +8,7 @@ from fractions import Fraction
 from statistics import fmean, stdev
 from typing import Any
 
+from research import drawing
 from research.markdown import table
 from research.promises.verdict import p_value
 from research.significance import holm
@@ -146,7 +147,7 @@ def draw(rows: Sequence[Row], about: Mapping[str, Any]) -> Any:
     from matplotlib.figure import Figure
 
     tasks, method = list(dict.fromkeys(row["task"] for row in rows)), about["methods"][0]
-    figure = Figure(figsize=(9.0, 0.3 * len(tasks) + 1.4), layout="constrained")
+    figure = Figure(figsize=(drawing.WIDTH, 0.34 * len(tasks) + 1.6), layout="constrained")
     panels: Any = figure.subplots(1, len(about["radii"]), sharey=True, squeeze=False)
     for axes, radius in zip(panels[0], about["radii"], strict=True):
         for index, name in enumerate(SETS):
@@ -155,9 +156,9 @@ def draw(rows: Sequence[Row], about: Mapping[str, Any]) -> Any:
                 [sum(each) for each in zip(*_counts(folds[task], about["coverage"]), strict=True)] for task in tasks
             ]
             shares = [100.0 * hits / total for hits, total in counts]
-            axes.plot(shares, range(len(tasks)), "os^"[index], color=COLORS[index], label=name, alpha=0.85)
-        axes.axvline(90.0, color="gray", linestyle="--", linewidth=0.8)
-        axes.set_title("examples as they are" if radius == 0 else f"examples moved by {radius:g}", fontsize=10)
+            axes.plot(shares, range(len(tasks)), "os^"[index], color=COLORS[4 + index], label=name)
+        axes.axvline(90.0, color="gray", linestyle="--", linewidth=1.6)
+        axes.set_title("examples as they are" if radius == 0 else f"examples moved by {radius:g}")
         axes.set_yticks(range(len(tasks)), tasks)
         axes.grid(axis="y", linewidth=0.3)
         axes.spines[["top", "right"]].set_visible(False)

@@ -24,7 +24,7 @@ import torch
 
 import wafl
 from benchmarks import options
-from research import jobs
+from research import drawing, jobs
 from research.experiment import ROOT
 from research.jobs import Kept
 from research.markdown import first_shown, table
@@ -36,7 +36,6 @@ from research.statistics import Mean, mean_of
 from wafl.attacks.autoattack import AutoAttack
 from wafl.base.errors import DivergedError
 from wafl.base.norms import norm_name
-from wafl.report.plotting import METHODS
 from wafl.tuning.judging import hold_out
 
 NAME = "attack-frontier"
@@ -272,23 +271,25 @@ def signed(mean: Mean, decided: bool) -> str:
 
 
 def draw(about: dict[str, Any], results: dict[str, Any], path: Path) -> None:
-    """Draw points and hulls of the partitions' means: one panel per data set and attack.
+    """Draw points and hulls of the partitions' means, if there are any, and save the figure."""
+    some = {data: each for data, each in results.items() if whole(each)}
+    if some:
+        with drawing.large():
+            figure_of(about, some).savefig(path, dpi=130, metadata={"Software": None})
 
-    Each panel counts the points far below.
-    """
+
+def figure_of(about: dict[str, Any], some: dict[str, Any]) -> Any:
+    """Draw one panel per data set and attack; each panel counts the points far below."""
     from matplotlib.figure import Figure
 
-    some = {data: each for data, each in results.items() if whole(each)}
-    if not some:
-        return
-    figure = Figure(figsize=(10, 4.2 * len(some)), layout="constrained")
+    figure = Figure(figsize=(drawing.WIDTH, 3.8 * len(some) + 0.4), layout="constrained")
     for line, (data, each) in zip(figure.subplots(len(some), 2, squeeze=False), some.items(), strict=True):
         for axis, norm in zip(line, NORMS, strict=True):
             all_of, hulls = list[tuple[float, float]](), list[tuple[float, float]]()
             for name, families in about["names"].items():
-                color = METHODS["moved" if name == "random moves" else name.lower()]
+                color = drawing.method_color(name)
                 shown = means(about, data, each, [f for f in families if norm in about["families"][f]["against"]], norm)
-                axis.scatter(*zip(*shown, strict=True), color=color, s=18)
+                axis.scatter(*zip(*shown, strict=True), color=color, s=40)
                 hull = upper_hull(shown)
                 axis.plot(*zip(*hull, strict=True), color=color, label=name)
                 all_of, hulls = [*all_of, *shown], [*hulls, *hull]
@@ -299,10 +300,12 @@ def draw(about: dict[str, Any], results: dict[str, Any], path: Path) -> None:
                 axis.text(0.98, 0.02, f"{outside} further below", transform=axis.transAxes, ha="right")
             size = about["data"][data]["attack"][norm]
             axis.set_title(f"{data}, {norm_name(NORMS[norm])} attack of {size:g}")
-            axis.set_xlabel("clean accuracy, %")
-            axis.set_ylabel("attacked accuracy, %")
-            axis.legend()
-    figure.savefig(path, dpi=110)
+            axis.spines[["top", "right"]].set_visible(False)
+    figure.supxlabel("clean accuracy (%)")
+    figure.supylabel("attacked accuracy (%)")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
+    return figure
 
 
 def means(
@@ -336,6 +339,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         content = {"registered": registered(NAME)[1], "data": results}
         given.output.write_text(json.dumps(content, indent=1) + "\n")
         draw(about, results, given.output.with_suffix(".png"))
+
+
+def redraw() -> None:
+    """Draw the figure of the page again, from its committed numbers."""
+    path = ROOT / "docs" / "evidence" / f"{NAME}.json"
+    draw(registered(NAME)[0], json.loads(path.read_bytes())["data"], path.with_suffix(".png"))
 
 
 def page() -> dict[str, str]:

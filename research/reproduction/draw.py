@@ -1,31 +1,90 @@
 """Pictures from the numbers of an experiment alone: nothing is trained."""
 
+import json
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from research import drawing
 from research.statistics import Mean, diverged, mean_of
-from wafl.report.plotting import COLORS, MARKERS, METHODS
+from wafl.report.plotting import MARKERS, sequence
 
 Rows = list[dict[str, Any]]
 Numbers = Mapping[str, Any]
 MEASURES = (("accuracy", "accuracy (%)"), ("loss", "loss (cross-entropy)"))
 SIX = ("WAFL", "FedPGM", "FedFGSM", "DRFA", "AFL", "FedAvg")
 """The methods of the paper's figure 4."""
+MANY = 300
+"""The ratio of the ends of an axis from which only powers of ten have a number."""
+DOMAINS = {target.upper(): f"tab-domains-{target}-fair.json" for target in ("usps", "mnist", "svhn")}
+NAMES = {
+    "DRFA": "DRFA",
+    "AFL": "AFL",
+    "examples": "FedAvg, by size",
+    "uniform": "FedAvg, 1/m",
+    "nearest": "nearest source",
+    "mixture": "nearest mixture",
+    "nearest-shaped": "WAFL, shaped ball",
+}
+"""The rows of the figure of domains, from the bottom up."""
 DASHES = ("-", "--", ":", "-.")
 
 
 def draw(numbers: Numbers, path: Path) -> Path | None:
-    """Draw what ``wafl reproduce`` wrote of an experiment; returns the picture's path, or None if it is a table."""
+    """Draw the results of an experiment and return the picture's path, or None if the experiment is a table."""
     panels = FIGURES[numbers["figure"]]
     if panels is None:
         return None
+    with drawing.large():
+        figure_of(numbers, panels).savefig(path, dpi=130)
+    return path
+
+
+def main(folder: Path) -> None:
+    """Draw each figure of a folder from its numbers, and the paper's six methods apart where there are others."""
+    for path in sorted(folder.glob("fig-*.json")):
+        numbers = json.loads(path.read_bytes())
+        draw(numbers, path.with_suffix(".png"))
+        if path.with_name(f"{path.stem}-six.png").exists() and (six := of_the_paper(numbers)):
+            draw(six, path.with_name(f"{path.stem}-six.png"))
+    draw_domains(folder)
+
+
+def draw_domains(folder: Path) -> None:
+    """Draw the accuracy on each unseen domain, tuned alike, as points with intervals: one panel per target."""
+    with drawing.large():
+        figure = domains_figure({target: json.loads((folder / name).read_bytes()) for target, name in DOMAINS.items()})
+        figure.savefig(folder / "domains.png", dpi=130)
+
+
+def domains_figure(targets: Mapping[str, Numbers]) -> Any:
+    """Return a figure with one panel per target and one line per way of weighing or moving the sources."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(drawing.WIDTH, 3.6), layout="constrained")
+    panels: Any = figure.subplots(1, len(targets), sharey=True)
+    for axes, (target, numbers) in zip(panels, targets.items(), strict=True):
+        methods = {row["label"]: row["method"] for row in numbers["rows"]}
+        accuracy = means(numbers["rows"], "label", "accuracy")
+        for index, label in enumerate(NAMES):
+            mean, color = accuracy[label], drawing.method_color(methods[label])
+            axes.errorbar(mean.value, index, xerr=mean.half, fmt="o", color=color, markersize=9, capsize=4)
+        axes.set_title(target)
+        axes.grid(axis="x", alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_yticks(range(len(NAMES)), list(NAMES.values()))
+    figure.supxlabel("accuracy on the domain that no client has (%)")
+    return figure
+
+
+def figure_of(numbers: Numbers, panels: Callable[[Numbers, Any], None]) -> Any:
+    """Draw two panels side by side, with the legend below them."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    figure = Figure(figsize=(10.5, 4.0), layout="constrained")
+    figure = Figure(figsize=(drawing.WIDTH, 4.0), layout="constrained")
     axes: Any = figure.subplots(1, 2)
     panels(numbers, axes)
     for each in axes:
@@ -37,16 +96,29 @@ def draw(numbers: Numbers, path: Path) -> Path | None:
         each.spines[["top", "right"]].set_visible(False)
     listed = zip(*axes[0].get_legend_handles_labels(), strict=True)
     if legend := sorted(listed, key=lambda each: isinstance(each[0], Line2D)):  # what is swept before what is constant
-        figure.legend(*zip(*legend, strict=True), frameon=False, loc="outside right center")
+        names = [short(label) for _, label in legend]
+        columns = 4 if max(map(len, names)) < 16 else 3 if max(map(len, names)) < 22 else 2
+        figure.set_figheight(4.0 + 0.28 * math.ceil(len(legend) / columns))
+        handles = [handle for handle, _ in legend]
+        figure.legend(handles, names, frameon=False, loc="outside lower center", ncols=columns)
     seeds = len(numbers["seeds"])
     what = f"{numbers.get('data', numbers['part'])}, {numbers['protocol']} protocol, {seeds} seed{'s' * (seeds > 1)}"
     what += ", 95% intervals" if seeds > 1 else ""
     what += "" if numbers["scale"] == "full" else f", {numbers['scale']} scale"
-    figure.suptitle(f"{numbers['title']} ({what})", fontsize=11)
-    if lost := diverged(numbers):
-        figure.supxlabel(f"diverged: {', '.join(lost)}", fontsize=9)
-    figure.savefig(path, dpi=130)
-    return path
+    lost = diverged(numbers)
+    figure.suptitle(f"{numbers['title']}\n{what}" + (f"\ndiverged: {', '.join(lost)}" if lost else ""))
+    return figure
+
+
+def short(label: str) -> str:
+    """Return a line's label with shorter names of its options.
+
+    >>> short("fedavg-regularized-weight_decay=0.001")
+    'fedavg, L2 0.001'
+    """
+    for long, brief in {"-regularized-weight_decay=": ", L2 ", "-learning_rate=": ", rate "}.items():
+        label = label.replace(long, brief)
+    return label
 
 
 def means(rows: Sequence[Mapping[str, Any]], by: str, value: str) -> dict[Any, Mean]:
@@ -75,9 +147,9 @@ def _lines(axes: Any, groups: Mapping[str, dict[Any, Mean]], methods: Sequence[s
         x, y = [scale * key + aside for key in points], [mean.value for mean in points.values()]
         bars = [mean.half or 0.0 for mean in points.values()] if intervals else None
         axes.errorbar(
-            x, y, yerr=bars, label=label, color=METHODS.get(method.lower(), COLORS[index % len(COLORS)]),
+            x, y, yerr=bars, label=label, color=drawing.method_color(method),
             linestyle=DASHES[methods[:index].count(method) % len(DASHES)], marker=MARKERS[index % len(MARKERS)],
-            markersize=5, linewidth=1.4, capsize=2, elinewidth=0.9, clip_on=False,
+            capsize=2, elinewidth=1.2, clip_on=False,
         )  # fmt: skip
 
 
@@ -128,22 +200,24 @@ def attack_of(test: Mapping[str, Any]) -> str:
 
 
 def _by_gamma(numbers: Numbers, axes: Any) -> None:
-    """Draw accuracy and loss against gamma, clean and attacked; what does not depend on gamma is a dashed line."""
+    """Draw accuracy and loss against gamma; darker is attacked, and dashed is FedAvg, which has no gamma."""
     first = next(iter(numbers["tests"]))
     shares = sorted({row["attacked"] for row in tested(numbers, first)})
+    ball, plain = (sequence(drawing.method_color(method), len(shares)) for method in ("WAFL", "FedAvg"))
     for panel, (value, name) in zip(axes, MEASURES, strict=True):
-        for share, color in zip(shares, ("#0072B2", "#D55E00", "#009E73"), strict=False):
+        for share, color, dashed in zip(shares, ball, plain, strict=True):
             rows = tested(numbers, first, attacked=share)
             what = "clean" if share == 0 else f"{share:.0%} attacked"
             _line(panel, means([row for row in rows if "gamma" in row], "gamma", value), color, f"WAFL, {what}")
             if flat := [row[value] for row in rows if "gamma" not in row]:
                 mean = mean_of(flat)
-                panel.axhline(mean.value, color=color, linestyle="--", linewidth=1.0, label=f"FedAvg, {what}")
+                panel.axhline(mean.value, color=dashed, linestyle="--", label=f"FedAvg, {what}")
                 if mean.half is not None:
-                    panel.axhspan(mean.value - mean.half, mean.value + mean.half, color=color, alpha=0.12, linewidth=0)
+                    low, high = mean.value - mean.half, mean.value + mean.half
+                    panel.axhspan(low, high, color=dashed, alpha=0.12, linewidth=0)
         match = matching_gamma(numbers)
         if match is not None:
-            panel.axvline(match, color="#888888", linestyle=":", label="nearest to the\nattack's length")
+            panel.axvline(match, color="#888888", linestyle=":", label="the attack's length")
         if any("gamma" in row for row in numbers["rows"]):
             _logarithmic(panel.xaxis)
         panel.set(xlabel="gamma", ylabel=name)
@@ -153,17 +227,17 @@ def _line(axes: Any, points: Mapping[float, Mean], color: str, label: str | None
     bars = [mean.half or 0.0 for mean in points.values()]
     axes.errorbar(
         list(points), [mean.value for mean in points.values()], yerr=bars if any(bars) else None, fmt="o-", color=color,
-        label=label, markersize=5, linewidth=1.4, capsize=2,
+        label=label, capsize=2,
     )  # fmt: skip
 
 
 def _logarithmic(axis: Any) -> None:
-    """Make an axis logarithmic, with plain numbers at 1, 2 and 5, or at 1 alone if they would overlap."""
+    """Make an axis logarithmic, with plain numbers at 1, and at 2 and 5 if there is room."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
     low, high = axis.get_view_interval()
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 1000.0 * low else (1.0,)))
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < MANY * low else (1.0,)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
 
@@ -183,9 +257,10 @@ def _radius(numbers: Numbers, axes: Any) -> None:
     rows = [row for row in numbers["rows"] if "gamma" in row and row.get("radius") is not None]
     radii = means(rows, "gamma", "radius")
     clean = means([row for row in rows if row["attacked"] == 0], "gamma", "accuracy")
-    radius = "achieved radius\n" + textwrap.fill(f"({numbers['unit']})", 30)
-    _line(axes[0], radii, "#0072B2")
-    _line(axes[1], {radii[gamma].value: clean[gamma] for gamma in clean}, "#0072B2")
+    radius = "achieved radius\n" + textwrap.fill(f"({numbers['unit'].replace(' a pixel', ' of a pixel')})", 26)
+    color = drawing.method_color("WAFL")
+    _line(axes[0], radii, color)
+    _line(axes[1], {radii[gamma].value: clean[gamma] for gamma in clean}, color)
     axes[0].set(xlabel="gamma", ylabel=radius)
     axes[1].set(xlabel=radius, ylabel="accuracy on clean data (%)")
     for axis in (axes[0].xaxis, axes[0].yaxis, axes[1].xaxis):
@@ -198,12 +273,13 @@ def _by_round(numbers: Numbers, axes: Any) -> None:
     shares = sorted({row["attacked"] for row in tested(numbers, first)})
     methods = list(dict.fromkeys(row["method"] for row in numbers["rows"]))
     for panel, (value, name) in zip(axes, MEASURES, strict=True):
-        for method, color in zip(methods, ("#D55E00", "#000000", "#0072B2"), strict=False):
+        for method in methods:
+            color = drawing.method_color(method)
             for share, dash in zip(shares, ("-", "--"), strict=False):
                 points = means(tested(numbers, first, method=method, attacked=share), "rounds", value)
                 what = "clean" if share == 0 else f"{share:.0%} attacked"
                 middle, half = [mean.value for mean in points.values()], [mean.half or 0.0 for mean in points.values()]
-                panel.plot(list(points), middle, dash, color=color, marker=".", label=f"{method}, {what}")
+                panel.plot(list(points), middle, dash, color=color, label=f"{method}, {what}")
                 if any(half):
                     low, high = ([m + sign * h for m, h in zip(middle, half, strict=True)] for sign in (-1.0, 1.0))
                     panel.fill_between(list(points), low, high, color=color, alpha=0.12, linewidth=0)

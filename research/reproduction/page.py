@@ -1,17 +1,18 @@
 """The tables about the paper's figures and tables, from their numbers in docs/reproduction.
 
-Claims are in docs/reproduction/claims.toml. In a claim, ``[[EXPERIMENT LABEL TEST SHARE]]`` stands for an accuracy with
-its interval, ``[[EXPERIMENT LABEL TEST SHARE over OTHER]]`` for the difference to another line, paired by seed, in bold
-if its interval leaves out 0, ``[[EXPERIMENT LABEL TEST fall]]`` for the accuracy that is lost between no attacked
-client and the largest share (and ``over OTHER``), ``[[EXPERIMENT LABEL radius]]`` for an achieved radius, and
-``[[EXPERIMENT LABEL matching_gamma]]`` for the gamma whose moves are as long as the attack's. What an experiment's file
-lists and its numbers lack is "not made".
+Claims and the answers of pages are in docs/reproduction/claims.toml. In them, ``[[EXPERIMENT LABEL TEST SHARE]]``
+stands for an accuracy with its interval, ``[[EXPERIMENT LABEL TEST SHARE over OTHER]]`` for the difference to another
+line, paired by seed, in bold if its interval excludes 0, ``[[EXPERIMENT LABEL TEST fall]]`` for the accuracy that is
+lost between no attacked client and the largest share (and ``over OTHER``), ``[[EXPERIMENT LABEL radius]]`` for an
+achieved radius, and ``[[EXPERIMENT LABEL matching_gamma]]`` for the gamma whose moves are as long as the attack's. A
+line that an experiment's file lists and its numbers lack is "not made".
 """
 
 from __future__ import annotations
 
 import json
 import re
+import textwrap
 import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -30,6 +31,7 @@ from research.statistics import Mean, diverged, mean_of
 DOCS = ROOT / "docs"
 TABLE_1 = {"n_i/n": 29.7, "1/m": 41.6, "AFL": 42.5, "DRFA": 43.2, "WAFL": 46.7}
 """The last column of the paper's table 1: the mean over its three targets."""
+WIDTH = 120
 MANY = 12
 """The number of lines above which the page shows the best of each method, and folds the others."""
 
@@ -43,15 +45,20 @@ def page() -> dict[str, str]:
         name: of_experiment(each) + (f"\n\nThis was {note}." if (note := earlier(name, each)) else "")
         for name, each in numbers.items()
     }
+    answers = {f"answer-{each['page']}": "\n".join(_wrapped(each["text"])) for each in listed("answers", numbers)}
     claimed, added = listed("claims", numbers), listed("additions", numbers)
-    return tables | {
-        "verdicts": table(["claim", "verdict", "in a sentence"], cells(claimed, "claim", "verdict", "short")),
-        "additions": table(["addition", "in a sentence"], cells(added, "finding", "short")),
-        "claims": "\n\n".join(map(claim, claimed)).replace("](", "](../"),
-        "further": "\n\n".join(map(addition, added)).replace("](", "](../"),
-        "domains-average": averages(numbers),
-        "made": how(numbers),
-    }
+    return (
+        tables
+        | answers
+        | {
+            "verdicts": table(["claim", "verdict", "in a sentence"], cells(claimed, "claim", "verdict", "short")),
+            "additions": table(["addition", "in a sentence"], cells(added, "finding", "short")),
+            "claims": "\n\n".join(map(claim, claimed)).replace("](", "](../"),
+            "further": "\n\n".join(map(addition, added)).replace("](", "](../"),
+            "domains-average": averages(numbers),
+            "made": how(numbers),
+        }
+    )
 
 
 def of_experiment(numbers: Mapping[str, Any]) -> str:
@@ -145,6 +152,16 @@ def listed(kind: str, numbers: Mapping[str, Any]) -> list[dict[str, str]]:
     return [{name: with_numbers(text, numbers) for name, text in each.items()} for each in written]
 
 
+def _wrapped(text: str) -> list[str]:
+    """Return the lines of a list of points, each point wrapped."""
+    points = [" ".join(point.split()) for point in text.strip().split("\n\n")]
+    return [
+        line
+        for point in points
+        for line in textwrap.wrap(point, WIDTH, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
+    ]
+
+
 def cells(items: Sequence[Mapping[str, str]], *keys: str) -> list[list[str]]:
     """Return one line of a table per item."""
     return [[item[key] for key in keys] for item in items]
@@ -186,7 +203,8 @@ def with_numbers(text: str, numbers: Mapping[str, Any]) -> str:
         if not values:
             raise SystemExit(f"[[{match[1]}]]: there is no such number")
         if where[2:3] == ["over"]:
-            others = [row for row in numbers[experiment]["rows"] if row.get("label") == where[3]]
+            *elsewhere, name = where[3].split(":")
+            others = [row for row in numbers[(*elsewhere, experiment)[0]]["rows"] if row.get("label") == name]
             other = _fall(others, where[0]) if where[1] == "fall" else _by_seed(others, where[:2])
             return signed(mean_of([values[seed] - other[seed] for seed in values]))
         return str(mean_of(list(values.values())))

@@ -27,6 +27,8 @@ MARKERS = ("o", "s", "^", "v", "D", "P", "X")
 OUTSIDE = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
 """The position of a legend: next to the figure."""
 
+TEXT = 12
+"""The size of all texts in points."""
 BARS, BANDS = "bars: ± standard deviation over seeds", "bands: ± standard deviation over seeds"
 
 
@@ -47,6 +49,15 @@ def _computed_color(index: int) -> str:
 
 METHODS = method_colors(NAMED)
 """The color of each method, in every figure."""
+
+
+def color_of(label: str) -> str | None:
+    """Return the color of the method that a label begins with, or None if it begins with no method's name.
+
+    >>> color_of("WAFL, gamma 1") == color_of("wafl-gamma=2") == color_of("WAFL (l2)") == METHODS["wafl"]
+    True
+    """
+    return METHODS.get(_family(label))
 
 
 def styles(labels: Sequence[str], methods: Sequence[str] | None = None) -> list[dict[str, Any]]:
@@ -77,7 +88,7 @@ def sequence(color: str, count: int) -> list[str]:
 
 
 def _family(label: str) -> str:
-    name = re.split(r"[-\s(]", label.lower(), maxsplit=1)[0]
+    name = re.split(r"[-\s(,]", label.lower(), maxsplit=1)[0]
     return name if name in METHODS else label
 
 
@@ -102,14 +113,14 @@ def measure_against_attacked(
             line.mean,
             yerr=line.std,
             label=name,
-            markersize=5,
-            linewidth=2.2 if index == 0 and style["color"] in METHODS.values() else 1.2,
+            markersize=7,
+            linewidth=3.2 if index == 0 and style["color"] in METHODS.values() else 2.2,
             capsize=2,
             **style,
         )
     axes.set(xlabel="attacked clients (%)", ylabel=measure)
     deviations = any(line.std is not None for line in lines.values())
-    axes.set_title(f"{title}\n{BARS}" if deviations else title, fontsize=10)
+    axes.set_title(f"{title}\n{BARS}" if deviations else title)
     return _finish(figure, path)
 
 
@@ -122,9 +133,9 @@ def measure_against_parameter(
     """
     figure, row = _figure(max(5.5, 4.2 * len(panels)) + 1.5, 4.2, len(panels), sharey=True)
     for axes, (method, lines) in zip(row, panels.items(), strict=True):
-        color = METHODS.get(_family(method), COLORS[2])
+        color = color_of(method) or COLORS[2]
         for (label, line), shade in zip(lines.items(), reversed(sequence(color, len(lines))), strict=True):
-            axes.plot(line.x, line.mean, color=shade, marker="o", markersize=4, label=label)
+            axes.plot(line.x, line.mean, color=shade, marker="o", markersize=6, linewidth=2.4, label=label)
             if line.std is not None:
                 low, high = ([m + sign * d for m, d in zip(line.mean, line.std, strict=True)] for sign in (-1, 1))
                 axes.fill_between(line.x, low, high, color=shade, alpha=0.2, linewidth=0)
@@ -132,10 +143,10 @@ def measure_against_parameter(
         if min(every) > 0 and max(every) >= 20 * min(every):
             axes.set_xscale("log")
         axes.set_xlabel(parameter)
-        axes.set_title(method, fontsize=10)
+        axes.set_title(method)
     row[0].set_ylabel(measure)
     deviations = any(line.std is not None for lines in panels.values() for line in lines.values())
-    figure.suptitle(f"{title}\n{BANDS}" if deviations else title, fontsize=10)
+    figure.suptitle(f"{title}\n{BANDS}" if deviations else title, fontsize=TEXT)
     return _finish(figure, path)
 
 
@@ -144,7 +155,7 @@ def by_round(lines: Mapping[str, Mapping[str, Line]], path: Path | None = None, 
     figure, row = _figure(5.0 * len(lines) + 1.0, 3.6, len(lines))
     for axes, (quantity, runs) in zip(row, lines.items(), strict=True):
         for (label, line), style in zip(runs.items(), styles(list(runs), [method] * len(runs)), strict=True):
-            axes.plot(line.x, line.mean, color=style["color"], linewidth=1.5, label=label)
+            axes.plot(line.x, line.mean, color=style["color"], linewidth=2.4, label=label)
         axes.set(xlabel="round", ylabel=quantity)
     return _finish(figure, path, legend=OUTSIDE if len(next(iter(lines.values()))) > 1 else None)
 
@@ -176,7 +187,7 @@ def measure_by_client(
     else:
         axes.set_xlabel(f"{len(names)} clients")
     axes.set_ylabel(measure)
-    axes.set_title(title, fontsize=10)
+    axes.set_title(title)
     return _finish(figure, path)
 
 
@@ -205,14 +216,15 @@ def generalization(results: Mapping[str, Any], path: Path) -> Any:
             [max(high - mean, 0.0) for mean, high in zip(means, highs, strict=True)],
         ]
         across = [spot + min(0.06, 0.6 / len(rows)) * (index - (len(rows) - 1) / 2) for spot in range(len(SPLITS))]
-        axes.errorbar(across, means, yerr=errors, label=name, linewidth=1.2, capsize=2, markersize=5, **style)
+        axes.errorbar(across, means, yerr=errors, label=name, linewidth=2.2, capsize=2, markersize=7, **style)
         worst = [row[split]["worst_tenth"]["mean"] for split in SPLITS]
-        axes.plot(across, worst, markerfacecolor="none", linestyle="none", markersize=5, **style)
+        axes.plot(across, worst, markerfacecolor="none", linestyle="none", markersize=7, **style)
     axes.set_xticks(range(len(SPLITS)), ("seen clients,\ntraining data", "seen clients,\ntest data", unseen))
     axes.set_ylabel("accuracy (%)" if results["measure"] == "accuracy" else "loss")
     seeds = len(results["seeds"])
     means = f"mean over {seeds} seeds" if seeds > 1 else "one seed"
-    figure.suptitle(f"{means}; bars: 95% intervals over clients; hollow: the worst tenth of the clients", fontsize=10)
+    title = f"{means}; bars: 95% intervals over clients\nhollow: the worst tenth of the clients"
+    figure.suptitle(title, fontsize=TEXT)
     return _finish(figure, path)
 
 
@@ -233,16 +245,16 @@ def certificates_against_radius(runs: Mapping[str, Curve], norm: float, unit: st
     for (name, curve), style in zip(runs.items(), styles(list(runs)), strict=True):
         color = style["color"]
         label = name if curve.proven else f"{name} (estimate)"
-        axes.plot(curve.radii, curve.certified, color=color, linewidth=2.0, label=label)
+        axes.plot(curve.radii, curve.certified, color=color, linewidth=3.2, label=label)
         if curve.reached is not None:
-            axes.plot(curve.radii, curve.reached, color=color, linewidth=1.2, linestyle="--")
+            axes.plot(curve.radii, curve.reached, color=color, linewidth=2.2, linestyle="--")
             axes.fill_between(curve.radii, curve.reached, curve.certified, color=color, alpha=0.12, linewidth=0)
     axes.set(xlabel=f"radius of the {norm_name(norm)} ball ({unit})", ylabel="expected loss")
     kinds = dict.fromkeys("certified" if curve.proven else "estimate" for curve in runs.values())
     title = f"worst case inside the ball: {' or '.join(kinds)} (solid), reached (dashed)"
     if "estimate" in kinds:
         title = f"Not proven: an estimate can be below the truth\n{title}"
-    axes.set_title(title, fontsize=10)
+    axes.set_title(title)
     if min(curve.loss for curve in runs.values()) >= 0.0:
         axes.set_ylim(bottom=0.0)
     return _finish(figure, path, legend={})
@@ -253,7 +265,7 @@ def radius_against_gamma(
 ) -> Any:
     """Plot the paper's figure 2: the achieved radius falls as gamma rises."""
     figure, (axes,) = _figure(5.5, 3.8)
-    axes.plot(gammas, radii, color=COLORS[2], marker="o", markersize=4)
+    axes.plot(gammas, radii, color=COLORS[2], marker="o", markersize=6, linewidth=2.4)
     axes.set(xscale="log", yscale="log", xlabel="gamma", ylabel=f"achieved radius, {norm_name(norm)} ({unit})")
     return _finish(figure, path, legend=None)
 
@@ -267,12 +279,15 @@ def _figure(width: float = 7.0, height: float = 4.2, panels: int = 1, *, sharey:
 
 
 def _finish(figure: Any, path: Path | None, legend: Mapping[str, Any] | None = OUTSIDE) -> Any:
-    """Add a grid and, in the last panel, a legend; save the figure if there is a path."""
+    """Add a grid, large texts and, in the last panel, a legend; save the figure if there is a path."""
     for axes in figure.axes:
         axes.grid(alpha=0.3)
+        axes.tick_params(labelsize=TEXT)
+        for text in (axes.title, axes.xaxis.label, axes.yaxis.label):
+            text.set_fontsize(TEXT)
         axes.spines[["top", "right"]].set_visible(False)
     if legend is not None:
-        figure.axes[-1].legend(frameon=False, **legend)
+        figure.axes[-1].legend(frameon=False, fontsize=TEXT, **legend)
     if path is not None:
         figure.savefig(path, dpi=150)
     return figure
