@@ -154,6 +154,10 @@ def test_what_was_spent_counts_the_rounds_of_the_client_that_took_part_most_ofte
             {"methods": [{"method": "FedAvg", "client_weights": "uniform", "server": {"kind": "median"}}]},
             r"needs each client's model",
         ),
+        (
+            {"methods": [{"method": "WAFL", "gamma": 1.0, "cost_matrix": "clients", "client_weights": "uniform"}]},
+            r"cost_matrix='clients' needs the class means of clients, which are not private",
+        ),
         ({"tune": {}}, r"tune looks at clients without noise"),
     ],
 )

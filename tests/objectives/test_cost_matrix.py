@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 import wafl
 from tests.objectives.networks import FEATURES, MODELS, drawn
 from wafl.objectives import Wasserstein, client_cost_matrix
+from wafl.objectives.ball.client_cost_matrix import class_means, cost_matrix_of_means
 from wafl.tasks.problem import Problem
 from wafl.tasks.structured import make_task
 from wafl.tasks.task import Task
@@ -63,9 +65,10 @@ def weights(run: wafl.Run) -> Tensor:
     return run.params["1.weight"]
 
 
-def test_training_by_radius_keeps_to_the_radius_in_the_shape() -> None:
+@pytest.mark.parametrize("power", [1, 2])
+def test_training_by_radius_keeps_to_the_radius_in_the_shape(power: int) -> None:
     clients = digits()
-    method = wafl.WAFL(radius=0.5, cost_matrix="clients")
+    method = wafl.WAFL(radius=0.5, cost_matrix="clients", power=power)
     run = wafl.fit(wafl.models.mlr(clients), clients, method, rounds=12, local_steps=2, learning_rate=0.2)
     assert run.history[-1].achieved_radius == pytest.approx(0.5, rel=0.2)
     assert "CostMatrix(64 features" in run.settings["method"]["objective"]["cost_matrix"]
@@ -213,6 +216,53 @@ def test_few_noisy_examples_do_not_make_clients_differ() -> None:
     assert float(square[1, 1] / square[0, 0]) == pytest.approx(1.0, abs=0.2)
 
 
+def test_noise_that_is_drawn_for_each_half_cancels() -> None:
+    """As from clients that add noise to what they send, in proportion to their number of examples."""
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(4000, 2, generator=generator, dtype=torch.float64)
+    y, owner = torch.zeros(4000, dtype=torch.int64), torch.arange(400).repeat_interleave(10)
+    x[:, 0] += torch.randn(400, generator=generator, dtype=torch.float64)[owner]
+    x[:, 1] += 0.5 * torch.randn(400, generator=generator, dtype=torch.float64)[owner]
+    exact = class_means(x, y, owner)
+    noise = torch.randn(exact.means.shape, generator=generator, dtype=torch.float64)
+    for means in (exact, replace(exact, means=exact.means + noise)):
+        square = cost_matrix_of_means(means).matrix
+        square = square @ square.T
+        assert float(square[1, 1] / square[0, 0]) == pytest.approx(0.25, abs=0.15), "with the noise it would be 0.63"
+
+
+@pytest.mark.filterwarnings("ignore::wafl.base.errors.ConcavityWarning")
+@pytest.mark.parametrize("power", [1, 2])
+def test_ten_clients_in_a_thousand_dimensions_train_in_their_own_ball(power: int) -> None:
+    random = np.random.default_rng(0)
+    middle, ways = random.normal(size=(3, 1000)), random.normal(size=(1000, 5))
+    centers = middle + random.normal(size=(10, 3, 5)) @ ways.T
+    y = np.arange(3).repeat(10)
+    pairs = [(means[y] + random.normal(size=(30, 1000)), y) for means in centers]
+    clients = wafl.Federation.from_arrays(pairs, test_fraction=0.0, num_classes=3)
+    method = wafl.WAFL(radius=0.5, cost_matrix="clients", power=power)
+    run = wafl.fit(wafl.models.mlr(clients), clients, method, **SCHEDULE | {"rounds": 5, "learning_rate": 0.001})
+    assert run.history[-1].achieved_radius > 0.01
+    train = clients.train
+    assert float((run.model(train.x.float()).argmax(1) == train.y).float().mean()) > 0.7, "guessing has a third"
+
+
+def test_a_network_trains_in_a_ball_of_a_layer_with_the_shape_of_given_features() -> None:
+    clients = digits()
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.ReLU(), nn.Linear(6, 10))
+    first = wafl.fit(net, clients, wafl.FedAvg(), **SCHEDULE)
+    train = clients.train
+    owner = torch.repeat_interleave(torch.arange(4), train.num_examples)
+    with torch.no_grad():
+        between = client_cost_matrix(first.model[:3](train.x), train.y, owner)
+    shaped, plain = (
+        wafl.fit(first.model, clients, wafl.WAFL(radius=0.5, space="2", cost_matrix=matrix), **SCHEDULE)
+        for matrix in (between, None)
+    )
+    assert 0.0 < shaped.history[-1].achieved_radius < 1.0
+    assert not torch.equal(shaped.params["3.weight"], plain.params["3.weight"])
+
+
 def test_a_shape_at_a_layer_is_that_of_its_outputs() -> None:
     problem, x, y, state = drawn(MODELS["layers"]())
     plain = Wasserstein(gamma=3.0 / 4.0, space="1")(problem, x, y, state)
@@ -233,6 +283,7 @@ def test_a_shape_at_a_layer_is_that_of_its_outputs() -> None:
         ({"cost_matrix": [[1.0, 1.0], [1.0, 1.0]]}, "cost_matrix is singular"),
         ({"cost_matrix": [1.0, math.inf]}, "cost_matrix holds NaN or infinity"),
         ({"cost_matrix": [1.0], "bounds": (0, 1)}, "are for a round ball"),
+        ({"cost_matrix": "clients", "space": "2"}, "class means at a layer change as the model trains; give a matrix"),
     ],
 )
 def test_a_wrong_shape_is_refused_with_what_it_must_be(options: dict[str, Any], message: str) -> None:
@@ -244,6 +295,13 @@ def test_a_shape_for_other_features_is_refused_before_any_work() -> None:
     clients = digits()
     with pytest.raises(ValueError, match="cost_matrix is for 3 features, and an example has 64"):
         wafl.fit(wafl.models.mlr(clients), clients, wafl.WAFL(cost_matrix=[1.0] * 3), **SCHEDULE)
+
+
+def test_a_default_gamma_is_reported_in_the_unit_of_its_ball() -> None:
+    clients = digits()
+    with pytest.warns(wafl.RadiusWarning, match="matrix of the ball: 1 is the distance of a left-out client") as caught:
+        wafl.fit(wafl.models.mlr(clients), clients, wafl.WAFL(cost_matrix="clients"), **SCHEDULE)
+    assert "auto" not in str(caught[0].message), "it is for round balls"
 
 
 def test_clients_that_do_not_differ_have_no_shape() -> None:

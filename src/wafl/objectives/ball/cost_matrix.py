@@ -81,6 +81,18 @@ def check_cost_matrix(value: Any) -> CostMatrix | str | None:
     return CostMatrix(value)
 
 
+def ball_unit(unit: str, space: str | None, cost_matrix: Any) -> str:
+    """Return the unit of a ball's radius, for data in `unit`.
+
+    >>> ball_unit("pixels", None, CostMatrix([1.0, 2.0], "1 is a left-out client"))
+    'pixels, over the cost matrix of the ball: 1 is a left-out client'
+    """
+    at = unit if space is None else f"units of the output of layer {space!r}"
+    if not isinstance(cost_matrix, CostMatrix):
+        return at
+    return f"{at}, over the cost matrix of the ball" + (f": {cost_matrix.unit}" if cost_matrix.unit else "")
+
+
 def read_cost_matrix(text: str) -> str | list[float]:
     """Parse a cost matrix in a command's option: ``clients``, or one number per feature."""
     try:

@@ -160,10 +160,14 @@ def _fixed(runs: Mapping[str, Run], clients: Federation) -> list[tuple[Walk, str
 def _sweeps(runs: Mapping[str, Run], clients: Federation) -> list[tuple[Walk, str | None]]:
     """Return the sliders of sweeps over one number, each model at the radius that its training achieved.
 
-    With each slider comes the reason why the first of its models is not proven, if there is one.
+    A ball at a layer or with a cost matrix has another unit than the data, so its sweeps are left out. With each slider
+    comes the reason why the first of its models is not proven, if there is one.
     """
     groups: dict[tuple[str, str], dict[float, Run]] = {}
     for run in runs.values():
+        ball = run.settings["method"].get("objective") or {}
+        if ball.get("space") is not None or ball.get("cost_matrix") is not None:
+            continue
         swept = [(name, value) for name, value in run.point.items() if name != "seed"]
         for name, value in swept if len(swept) == 1 else []:
             if isinstance(value, int | float):

@@ -188,7 +188,8 @@ def _radius_and_gamma(lines: Lines, titles: Mapping[str, str]) -> Section | None
     ends = {title: sorted(runs.values()) for title, runs in last.items()}
     curves = [charts.Curve(title, [g for g, _ in pairs], [r for _, r in pairs]) for title, pairs in ends.items()]
     several = len({gamma for pairs in ends.values() for gamma, _ in pairs}) > 1
-    return radius_against_gamma(curves, "at the end of training, one point per run") if several else None
+    what = "at the end of training, one point per run, in the unit of each method's ball"
+    return radius_against_gamma(curves, what) if several else None
 
 
 def radius_against_gamma(curves: Sequence[charts.Curve], what: str) -> Section:

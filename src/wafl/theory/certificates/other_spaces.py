@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from wafl.data.examples import CHUNK, Examples
 from wafl.data.federation import Federation
-from wafl.objectives.ball.cost_matrix import CLIENTS, CostMatrix, check_cost_matrix
+from wafl.objectives.ball.cost_matrix import CLIENTS, CostMatrix, ball_unit, check_cost_matrix
 from wafl.results.run import Run
 from wafl.tasks.fitness import check_fitness
 from wafl.tasks.modes.layers import Beside, Head, after
@@ -48,7 +48,7 @@ def at_layer(
         return Examples(torch.cat(parts[1:] or parts), examples.y, examples.offsets)
 
     train, test = outputs(clients.train), outputs(clients.test)
-    unit = f"units of the output of layer {layer!r}"
+    unit = ball_unit(clients.unit, layer, None)
     return head, replace(clients, train=train, test=test, unit=unit, bounds=None, recipe=None, columns=None)
 
 
@@ -67,7 +67,7 @@ def with_cost_matrix(
 
     task, _ = task_of(model)
     stretched = _stretched(task.module, matrix, inputs)
-    unit = f"{clients.unit}, over the cost matrix of the ball" + (f": {cost_matrix.unit}" if cost_matrix.unit else "")
+    unit = ball_unit(clients.unit, None, cost_matrix)
     train, test = rounded(clients.train), rounded(clients.test)
     return stretched, replace(clients, train=train, test=test, unit=unit, bounds=None, recipe=None, columns=None)
 

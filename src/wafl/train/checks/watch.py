@@ -21,6 +21,7 @@ from wafl.base.errors import (
 from wafl.base.norms import norm_name
 from wafl.methods import Method
 from wafl.objectives import Objective
+from wafl.objectives.ball.cost_matrix import ball_unit
 from wafl.objectives.ball.wasserstein import PaperGamma, Wasserstein
 from wafl.objectives.base import learner_of
 from wafl.parts.lengths import lengths_of
@@ -220,10 +221,13 @@ class Watch:
     def _warn_of_gamma(self, ball: Wasserstein, history: History) -> None:
         """Warn that the size of the ball is a default, with the radius that its gamma implies on these data."""
         radius = _achieved(history[-max(len(history) // 4, 1) :])
+        unit = ball_unit(self._unit, ball.space, ball.cost_matrix)
+        round_ball = ball.space is None and ball.cost_matrix is None
+        auto = ", or radius='auto', which chooses one by leaving clients out" if round_ball else ""
         self._warn_once(
             f"you gave neither radius nor gamma, so gamma is {ball.gamma:g}, the paper's choice for MNIST's pixels. On "
-            f"your data, this is a ball of radius {radius:.3g} ({norm_name(ball.norm)}, {self._unit}): pass the radius "
-            "that you need, such as wafl.WAFL(radius=0.1), or radius='auto', which chooses one by leaving clients out",
+            f"your data, this is a ball of radius {radius:.3g} ({norm_name(ball.norm)}, {unit}): pass the radius that "
+            f"you need, such as wafl.WAFL(radius=0.1){auto}",
             RadiusWarning,
         )
 
