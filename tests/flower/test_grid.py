@@ -204,7 +204,6 @@ def test_a_shaped_ball_gives_the_embedded_numbers(layout: str, stage: Stage) -> 
         {"method": "ResilientWAFL", "cost_matrix": "clients", "client_weights": "snapshot"},
         {"method": "WAFL", "cost_matrix": [1.0 + index % 3 for index in range(features)]},
         {"method": "WAFL", "name": "wafl-clients", "cost_matrix": "clients", "gamma": [0.5, 2.0], "rounds": 3},
-        {"method": "WAFL", "name": "wafl-order-1", "cost_matrix": "clients", "radius": 0.5, "power": 1},
     )
     grid = stage.grid(experiment, LAYOUTS[layout])
     stage.train({**experiment, "flower": {**BASE["flower"], "nodes": len(grid.hosts)}}, grid)

@@ -241,7 +241,7 @@ def test_ten_clients_in_a_thousand_dimensions_train_in_their_own_ball(power: int
     pairs = [(means[y] + random.normal(size=(30, 1000)), y) for means in centers]
     clients = wafl.Federation.from_arrays(pairs, test_fraction=0.0, num_classes=3)
     method = wafl.WAFL(radius=0.5, cost_matrix="clients", power=power)
-    run = wafl.fit(wafl.models.mlr(clients), clients, method, **SCHEDULE | {"rounds": 5, "learning_rate": 0.001})
+    run = wafl.fit(wafl.models.mlr(clients), clients, method, rounds=5, local_steps=2, learning_rate=0.001)
     assert run.history[-1].achieved_radius > 0.01
     train = clients.train
     assert float((run.model(train.x.float()).argmax(1) == train.y).float().mean()) > 0.7, "guessing has a third"
@@ -251,10 +251,10 @@ def test_a_network_trains_in_a_ball_of_a_layer_with_the_shape_of_given_features(
     clients = digits()
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.ReLU(), nn.Linear(6, 10))
     first = wafl.fit(net, clients, wafl.FedAvg(), **SCHEDULE)
-    train = clients.train
+    train, features = clients.train, nn.Sequential(*first.model.children())[:3]
     owner = torch.repeat_interleave(torch.arange(4), train.num_examples)
     with torch.no_grad():
-        between = client_cost_matrix(first.model[:3](train.x), train.y, owner)
+        between = client_cost_matrix(features(train.x), train.y, owner)
     shaped, plain = (
         wafl.fit(first.model, clients, wafl.WAFL(radius=0.5, space="2", cost_matrix=matrix), **SCHEDULE)
         for matrix in (between, None)

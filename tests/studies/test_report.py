@@ -7,7 +7,6 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -89,22 +88,6 @@ def test_a_report_has_every_section_that_a_study_has_numbers_for(study: Path, tm
     assert "WAFL, the sweep over radius" in text
     assert text.count("data:image/png") >= 6
     assert "accuracy under attack" not in text, "it was not measured by round"
-
-
-def test_a_model_whose_ball_has_another_unit_is_in_no_ball_of_the_data() -> None:
-    clients = wafl.load_dataset("digits").partition(num_clients=4, labels_per_client=4, seed=0)
-    options: dict[str, Any] = {"rounds": 2, "local_steps": 2, "learning_rate": 0.1, "progress": False}
-
-    def swept(cost_matrix: str | None) -> bool:
-        method = wafl.WAFL(radius=1.0, cost_matrix=cost_matrix)
-        runs = wafl.sweep(wafl.models.mlr(clients), clients, method, {"radius": [0.2, 0.4]}, **options)
-        sections = measured.measure({str(run.point): run for run in runs}, clients)
-        (walks,) = next(section for section in sections if section.title == "Radius").blocks
-        assert isinstance(walks, Walks)
-        return any("the sweep over radius" in walk.name for walk in walks.walks)
-
-    assert swept(None)
-    assert not swept("clients"), "its radius is a distance between clients"
 
 
 def test_studies_are_compared_on_one_page(study: Path, tmp_path: Path) -> None:
