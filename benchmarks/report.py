@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.report [--smallest] [--study runs/digits]
 
-Prints the seconds of the first call, and of one that finds its measurements in the study; elapsed time and processor
-time. Starting Python and importing torch come on top. Without ``--study``, seven methods are trained first.
+Prints the seconds of the first call, and of a second one, which finds all modules loaded; elapsed time and processor
+time. Starting Python comes on top. Without ``--study``, seven methods are trained first.
 """
 
 from __future__ import annotations

@@ -61,6 +61,14 @@ def test_scores_equal_those_of_wafl_evaluate_on_the_same_clients(study: Path, tm
         assert [row["run"] for row in csv.DictReader(file)] == [record["run"] for record in records]
 
 
+@pytest.mark.parametrize("command", ["certify", "next-client", "prediction-sets", "export --format pt2"])
+def test_a_command_about_one_run_names_the_first_run_of_a_study(study: Path, command: str) -> None:
+    name, *options = command.split()
+    result = CliRunner().invoke(app, [name, str(study), *options])
+    assert result.exit_code == 2
+    assert f"is a study of several runs: give one, such as {study / 'wafl'}" in result.output.replace("\n", "")
+
+
 @pytest.mark.parametrize(
     ("options", "attack"),
     [

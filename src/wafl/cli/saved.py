@@ -46,7 +46,10 @@ def only_run(folder: Path) -> tuple[str, Run]:
     """Return the only run in a folder, with its name; raise an error if there are several."""
     folders = [] if (folder / "run.json").exists() else _run_folders(folder)
     if len(folders) > 1:
-        raise ValueError(f"{folder} is a study of several runs: give one, such as {folders[0]}")
+        study = _study_of(folder)
+        labels = [] if study is None else [method.label for method in study.experiment().methods]
+        example = next((folder / label for label in labels if folder / label in folders), folders[0])
+        raise ValueError(f"{folder} is a study of several runs: give one, such as {example}")
     return next(iter(load_runs(folder).items()))
 
 
