@@ -14,7 +14,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import wafl
-from wafl.attacks import ATTACKS
+from wafl.attacks import ATTACKS, Attack
 from wafl.attacks.autoattack import autoattack_package
 from wafl.base.extras import Package
 from wafl.cli import tables
@@ -87,7 +87,7 @@ def test_a_command_about_one_run_names_the_first_run_of_a_study(study: Path, com
     ids=lambda value: " ".join(value) or "default" if isinstance(value, tuple) else "",
 )
 def test_the_command_and_python_mean_the_same_attack_by_default(
-    study: Path, tmp_path: Path, options: tuple[str, ...], attack: wafl.Attack
+    study: Path, tmp_path: Path, options: tuple[str, ...], attack: Attack
 ) -> None:
     """The same number and the same label, to the last character: bounds, norm and steps."""
     invoke(str(study / "wafl"), *options, "--attacked", "0.5", "--output", str(tmp_path))
