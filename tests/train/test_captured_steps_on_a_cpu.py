@@ -86,15 +86,17 @@ def test_a_large_network_is_computed_a_few_lanes_at_a_time() -> None:
     clients = wafl.load_dataset("digits").partition(num_clients=2, labels_per_client=5, seed=0)
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LayerNorm(64), torch.nn.Linear(64, 10))
     client = ClientTask(make_task(network), None, LocalWork(1, None, 8), clients.train)
-    places, captured = torch.zeros(100, dtype=torch.int64), Eager()
+    captured = Eager()
     captured.reuses = True
 
-    def sizes(params: int, take_step: Eager, workers: int = 1) -> list[int]:
-        sent = LaneInput(torch.zeros(1).expand(100, params), places, {}, Key(places, places, places, places))
+    def sizes(params: int, take_step: Eager, workers: int = 1, count: int = 100) -> list[int]:
+        places = torch.zeros(count, dtype=torch.int64)
+        sent = LaneInput(torch.zeros(1).expand(count, params), places, {}, Key(places, places, places, places))
         return [len(piece.params) for piece in lanes.in_pieces(client, sent, take_step, 100, workers)]
 
     assert sizes(2**22, captured) == [100]
-    assert sizes(11_000_000, captured) == [10] * 10
+    assert sizes(11_000_000, captured, count=10) == [10]
+    assert sizes(11_000_000, captured) == [5] * 20  # half as many, if they do not all fit
     assert sizes(2**40, captured) == [1] * 100
     assert sizes(2**40, Eager()) == [100]  # as one batch
     client.task.traits = replace(client.task.traits, busy=True)

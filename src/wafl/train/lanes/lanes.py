@@ -28,7 +28,10 @@ Work = Callable[[ClientTask, LaneInput], LaneOutput]
 RECORDED = 128
 """The maximum number of lanes of a network in one recording."""
 LARGE, TOGETHER = 2**22, 2**27
-"""A network with more than ``LARGE`` parameters has at most ``TOGETHER`` of them in all lanes of one recording."""
+"""A network with more than ``LARGE`` parameters has at most ``TOGETHER`` of them in all lanes of one recording.
+
+If not all lanes fit, pieces have at most half of that, which saves memory where clients need the most of it.
+"""
 IN_TURN = 2**26
 """The maximum number of parameters in the lanes of a network that runs lane by lane; more would save no time."""
 
@@ -233,7 +236,10 @@ def in_pieces(client: ClientTask, lanes: LaneInput, step: Eager, most: int, work
     """
     count, size = lanes.params.shape
     if step.reuses and client.task.in_streams:
-        least = -(-count // (RECORDED if size <= LARGE else max(TOGETHER // size, 1)))
+        room = RECORDED if size <= LARGE else max(TOGETHER // size, 1)
+        if size > LARGE and count > room:
+            room = max(room // 2, 1)
+        least = -(-count // room)
         pieces = min(range(least, 2 * least), key=lambda pieces: -count % pieces)  # a last, smaller one is recorded too
         most = min(most, -(-count // pieces))
     elif client.task.in_streams and not client.task.traits.batched:
