@@ -66,6 +66,7 @@ TABLES = [
         "--peers benchmarks/peers",
     ),
     Table("docs/performance.md", "| MiB | data |", "python -m benchmarks.memory --part million"),
+    Table("docs/performance.md", "| MiB | sent |", "python -m benchmarks.memory --part resnet"),
     Table("docs/performance.md", "| | command | |", "python -m benchmarks.million"),
     Table("docs/faq.md", "| method | last | averaged |", "python -m research average-last --data demo"),
     Table("docs/choosing.md", "| data, on what | best of six |", "python -m research auto-radius"),

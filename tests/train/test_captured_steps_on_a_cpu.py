@@ -96,7 +96,7 @@ def test_a_large_network_is_computed_a_few_lanes_at_a_time() -> None:
 
     assert sizes(2**22, captured) == [100]
     assert sizes(11_000_000, captured, count=10) == [10]
-    assert sizes(11_000_000, captured) == [5] * 20  # half as many, if they do not all fit
+    assert sizes(11_000_000, captured) == [5] * 20  # smaller pieces, if they do not all fit
     assert sizes(2**40, captured) == [1] * 100
     assert sizes(2**40, Eager()) == [100]  # as one batch
     client.task.traits = replace(client.task.traits, busy=True)
