@@ -51,6 +51,12 @@ class Over(Eager):
         return step(client, lanes, mapped(torch.clone, carry), batch, over=True)
 
 
+class Reusing(Eager):
+    """Lets lanes be divided as for a captured step."""
+
+    reuses = True
+
+
 @pytest.mark.parametrize("method", [wafl.FedAvg(), wafl.WAFL(), wafl.SCAFFOLD(), wafl.DRFA()], ids=lambda m: m.name)
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_a_step_that_writes_over_what_was_before_gives_the_same_bits(
@@ -71,8 +77,7 @@ def test_a_step_that_writes_over_what_was_before_gives_the_same_bits(
 @pytest.mark.parametrize(("count", "sizes"), [(10, [10]), (128, [128]), (130, [65, 65]), (400, [100] * 4)])
 def test_a_captured_network_is_computed_in_even_pieces(count: int, sizes: list[int]) -> None:
     clients = wafl.load_dataset("digits").partition(num_clients=2, labels_per_client=5, seed=0)
-    places, captured = torch.zeros(count, dtype=torch.int64), Eager()
-    captured.reuses = True
+    places, captured = torch.zeros(count, dtype=torch.int64), Reusing()
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LayerNorm(64), torch.nn.Linear(64, 10))
     for model, expected in ((network, sizes), (wafl.models.mlr(clients), [count])):
         client = ClientTask(make_task(model), None, LocalWork(1, None, 8), clients.train)
@@ -86,8 +91,7 @@ def test_a_large_network_is_computed_a_few_lanes_at_a_time() -> None:
     clients = wafl.load_dataset("digits").partition(num_clients=2, labels_per_client=5, seed=0)
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LayerNorm(64), torch.nn.Linear(64, 10))
     client = ClientTask(make_task(network), None, LocalWork(1, None, 8), clients.train)
-    captured = Eager()
-    captured.reuses = True
+    captured = Reusing()
 
     def sizes(params: int, take_step: Eager, workers: int = 1, count: int = 100) -> list[int]:
         places = torch.zeros(count, dtype=torch.int64)
