@@ -18,7 +18,7 @@ PAGES = sorted(
 )
 LINK = re.compile(r"(!?)\[((?:[^][]|\[[^][]*\])*)\]\(([^()\s]+)\)")
 SHORTEST = 3
-"""Words of an alternative text; a badge has fewer."""
+"""Words of an alternative text."""
 
 
 @cache
@@ -48,7 +48,7 @@ def links(page: str) -> Iterator[tuple[bool, str, str]]:
 
 def problem(page: str, image: bool, text: str, target: str) -> str | None:
     """Explain why a link on a page leads nowhere or an image has no alternative text."""
-    if image and len(text.split()) < (2 if "badge" in target else SHORTEST):
+    if image and len(text.split()) < SHORTEST:
         return f"{target} needs an alternative text, not {text!r}"
     if "://" in target or target.startswith("mailto:"):
         return None
