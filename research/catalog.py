@@ -59,6 +59,10 @@ REGISTERED = (
         "research.registered.few_examples", "docs/few-examples.md", "registered/few-examples.toml",
     ),
     Experiment(
+        "clients-ball", "A ball in the clients' metric against its rivals, on clients of another kind",
+        "research.registered.clients_ball", "docs/unseen.md", "registered/clients-ball.toml",
+    ),
+    Experiment(
         "domains", "Balls, random moves and client weights on an unseen digit domain",
         "research.registered.domains", "docs/domains.md", "registered/domains.toml",
     ),

@@ -7,13 +7,12 @@ from typing import Any, cast
 
 import numpy as np
 from scipy.optimize import minimize, minimize_scalar
-from scipy.special import log_softmax
 
-from research.clients_ball.objectives import Array, Examples, Objective
+from research.clients_ball.objectives import Array, Examples, Objective, log_softmax
 
 PRECISION = 1e-6
 """The largest entry of the gradient, as a share of the largest at weights of 0, where training stops."""
-STEPS = 2000
+STEPS = 500
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,11 @@ class Solution:
 
 
 def solve(
-    objective: Objective, examples: Examples, metric: Array | None = None, start: Array | None = None
+    objective: Objective,
+    examples: Examples,
+    metric: Array | None = None,
+    start: Array | None = None,
+    precision: float = PRECISION,
 ) -> Solution:
     """Minimize an objective; ``metric [D, D]`` is roughly the curvature of its penalty, for faster convergence."""
     shape = (examples.classes, examples.x.shape[1] + 1)
@@ -42,16 +45,16 @@ def solve(
         return value, (gradient @ rounder).ravel()
 
     weights = np.zeros(shape) if start is None else start
-    precision = float(np.abs(objective(weights)[1]).max()) / largest
-    goal = PRECISION * largest / float(np.abs(back).sum(1).max())  # enough for PRECISION in the true coordinates
+    reached = float(np.abs(objective(weights)[1]).max()) / largest
+    goal = precision * largest / float(np.abs(back).sum(1).max())  # enough for the precision in the true coordinates
     options = {"maxiter": STEPS, "maxfun": 2 * STEPS, "gtol": goal, "ftol": 0.0, "maxcor": 20}
     for _ in range(2):  # a second time with a new memory, if the line search failed
-        if precision <= PRECISION:
+        if reached <= precision:
             break
         found = cast(Any, minimize)(rounded, (weights @ back).ravel(), jac=True, method="L-BFGS-B", options=options)
         weights = found.x.reshape(shape) @ rounder
-        precision = float(np.abs(objective(weights)[1]).max()) / largest
-    return Solution(weights, precision)
+        reached = float(np.abs(objective(weights)[1]).max()) / largest
+    return Solution(weights, reached)
 
 
 def temperature(logits: Array, labels: Array) -> float:
@@ -59,7 +62,7 @@ def temperature(logits: Array, labels: Array) -> float:
     rows = np.arange(len(labels))
 
     def loss(log: float) -> float:
-        return -float(log_softmax(logits / np.exp(log), axis=1)[rows, labels].mean())
+        return -float(log_softmax(logits / np.exp(log))[rows, labels].mean())
 
     bound = float(np.log(30.0))
     return float(np.exp(cast(Any, minimize_scalar)(loss, bounds=(-bound, bound), method="bounded").x))
