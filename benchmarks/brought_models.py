@@ -1,4 +1,4 @@
-"""Networks as people bring them, which nothing here is tuned for: a residual one, and two transformers."""
+"""Typical user networks, for which wafl is not tuned: a residual one, and two transformers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class Residual(nn.Module):
-    """Two convolutions with GroupNorm, and what came in."""
+    """Two convolutions with GroupNorm, plus the input."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ def resnet18(classes: int, width: int = 64) -> nn.Module:
 
 
 class Block(nn.Module):
-    """Attention and a perceptron, each after a norm and beside what came in."""
+    """Attention and a perceptron, each after a norm and with a residual connection."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class VisionTransformer(nn.Module):
 
 
 def encoder(classes: int, width: int = 128, layers: int = 4) -> nn.Module:
-    """The TransformerEncoder of torch.nn on patches of 4 x 4 pixels."""
+    """Return the TransformerEncoder of torch.nn on patches of 4 x 4 pixels."""
     patches = nn.Sequential(nn.Conv2d(3, width, 4, stride=4), nn.Flatten(2))
     block = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True, norm_first=True)
     blocks = nn.TransformerEncoder(block, layers, enable_nested_tensor=False)

@@ -1,4 +1,4 @@
-"""How long certificates and prediction sets take.
+"""Time certificates and prediction sets.
 
     python -m benchmarks.certificates [--smallest] [--norm inf] [--data mnist] [--device cuda]
     OMP_NUM_THREADS=1 python -m benchmarks.certificates --models sets --threads 1
@@ -6,10 +6,10 @@
 
 ``mlr``: 100 clients x 525 images x 784 pixels in [0, 1], ten classes, multinomial logistic regression trained by WAFL,
 five radii. The images are patterns with noise, or MNIST's. ``cnn``: the default CNN, trained by FedAvg on 500 of the
-images, three radii. ``network``: a 6-32-2 ReLU network, trained by FedAvg on 1,600 rows, one radius. Printed are
-certified over reached loss at each radius, and the seconds of all radii together: seconds that passed, and seconds of
-the processor. ``sets``: prediction sets of a linear model, which 200 clients x 250 images calibrate, at rest and moved
-by 0.1. The reference is a fixed loop of matrix products, whose seconds say how busy the machine is.
+images, three radii. ``network``: a 6-32-2 ReLU network, trained by FedAvg on 1,600 rows, one radius. The table has
+certified over reached loss at each radius, and the elapsed and processor seconds of all radii together. ``sets``:
+prediction sets of a linear model, which 200 clients x 250 images calibrate, at rest and moved by 0.1. The reference is
+a fixed loop of matrix products, whose seconds show the load of the machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a checkpoint after every round costs a CNN, against the same training without any.
+"""Measure the cost of a checkpoint after every round of a CNN, against the same training without checkpoints.
 
     python -m benchmarks.checkpoint [--smallest]
 

@@ -1,11 +1,11 @@
-"""What the pages claim about speed, measured again: one table, and a failure where a claim has become a third worse.
+"""Measure the speed claims of the pages again: one table, and a failure if a claim has become a third worse.
 
     make benchmark          (python -m benchmarks.claims [--smallest] [--only radius])
 
 Every figure is a ratio, and a smaller one is better: of two times that are measured in turns, or of the memory of the
-tensors that are alive at a peak to what the method needs. The table has what a page claims, the figure of the last
-commit that changed this file for this kind of processor (x86 or ARM), the figure of now, and its processor time.
-``--only`` measures the claims with this text. With ``--smallest`` nothing fails.
+tensors that are alive at a peak to what the method needs. The table has the claim of a page, the figure of the last
+commit that changed this file for this kind of processor (x86 or ARM), the new figure, and its processor time.
+``--only`` measures the claims with this text. With ``--smallest``, no claim fails.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def processor() -> float:
-    """The processor seconds of this process and those that it has started."""
+    """Return the processor seconds of this process and of its child processes."""
     return sum(os.times()[:4])
 
 

@@ -4,7 +4,7 @@
     python -m benchmarks.flower --only crowd [--nodes 50 200 1000]
 
 Ten clients of 200 random images of 28 x 28 on two nodes, FedAvg and DRFA, one local epoch. The opponent of each figure
-is the embedded engine on the same clients, whose parameters must come out the same. ``crowd`` simulates many nodes,
+is the embedded engine on the same clients, whose parameters must be the same. ``crowd`` simulates many nodes,
 each with one client of 20 such images, all of which take part in every round.
 """
 
@@ -45,14 +45,14 @@ CROWD = "WAFL_BENCHMARK_CROWD"
 
 
 def clients() -> wafl.Federation:
-    """What every node makes for itself, and takes its part of."""
+    """Make the data of which every node takes its part."""
     x = uniform(Key.of(0), Purpose.SPLIT, CLIENTS * EXAMPLES * 784).float().view(CLIENTS, EXAMPLES, 1, 28, 28)
     y = (x.flatten(2)[..., :40].sum(-1) * 10).long() % 10
     return wafl.Federation.from_arrays(zip(x, y, strict=True), num_classes=10)
 
 
 def crowd() -> wafl.Federation:
-    """The environment's number of clients, each with 20 images."""
+    """Return the environment's number of clients, each with 20 images."""
     count, examples = int(os.environ[CROWD]), 20
     x = uniform(Key.of(0), Purpose.SPLIT, count * examples * 784).float().view(count, examples, 1, 28, 28)
     y = (x.flatten(2)[..., :40].sum(-1) * 10).long() % 10
@@ -101,7 +101,7 @@ def experiment(model: str, rounds: int, engine: str) -> Experiment:
 
 
 def own_data(part: int, folder: Path) -> Path:
-    """A folder with the clients of a node, each as a file."""
+    """Return a folder with the clients of a node, each as a file."""
     folder.mkdir(parents=True)
     every = clients()
     for client in range(part, CLIENTS, NODES):
@@ -124,7 +124,7 @@ def deploy(described: Experiment, base: Path) -> Path:
 
 
 def seconds(study: Path, method: str) -> float:
-    """The median over the rounds but the first, in which processes warm up."""
+    """Return the median over the rounds but the first, in which processes warm up."""
     return statistics.median(record.seconds for record in load_run(study / method).history[1:])
 
 

@@ -4,14 +4,14 @@
 
 A time per local step is the median round of a training over its local steps, after the first round, which records. It
 includes all that the server does in a round. ``steps``: the default CNN on 3 x 32 x 32, batch 64, 10 inner steps of
-WAFL without early stop, milliseconds per local step of the whole cohort. ``models``: networks that nothing here is
-tuned for, 10 clients x 32 examples, 5 inner steps, and the default CNN with 100 clients. *Apart* is one captured model
+WAFL without early stop, milliseconds per local step of the whole cohort. ``models``: networks for which wafl is
+not tuned, 10 clients x 32 examples, 5 inner steps, and the default CNN with 100 clients. *Apart* is one captured model
 per client, which train side by side, each alone, without any federation. The opponents take the fastest algorithms of
-cuDNN, also those that give other bits each time; wafl does so only in the column *any bits*, with
+cuDNN, including those whose bits change each time; wafl does so only in the column *any bits*, with
 ``deterministic=False``. ``mlr``: a linear model on 784 features, 40 inner steps. ``sweep``: 16 gammas in one run
 against 16 runs. ``paper``: the paper's CIFAR-10 setting (20 clients, cohort 10, 2 local epochs), against the same
 number of captured central steps. ``methods``: seven methods on data of MNIST's size. Images are random: only time
-counts. Without CUDA everything runs on the CPU, where nothing is captured.
+counts. Without CUDA everything runs on the CPU, without CUDA graphs.
 """
 
 from __future__ import annotations

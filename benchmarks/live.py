@@ -1,4 +1,4 @@
-"""The memory of the tensors that are alive: its peak, and which functions of wafl made what is alive then."""
+"""Measure the memory of live tensors: the peak, and the functions of wafl that made the tensors."""
 
 from __future__ import annotations
 

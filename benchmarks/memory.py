@@ -2,15 +2,15 @@
 
     python -m benchmarks.memory [--smallest] [--part packing million resnet]
 
-``packing``: 10,000 clients that arrive one after another, as from files. Resident memory is counted above what the
-imported libraries take. The data on disk are one sparse file that is mapped into memory, so they need no room;
+``packing``: 10,000 clients that arrive one after another, as from files. Resident memory excludes the
+imported libraries. The data on disk are one sparse file that is mapped into memory, so they need no room;
 ``--disk`` is their size in GiB.
 
-``million`` and ``resnet`` say which functions made the tensors that are alive at the peak of ``wafl.fit``: for a linear
+``million`` and ``resnet`` list the functions that made the tensors at the peak of ``wafl.fit``: for a linear
 model and ``--many`` clients with 20 examples of 32 features, cohort 50; and for SCAFFOLD with ``--resnets`` ResNet-18
 clients on a GPU, all of them in each round, or on the CPU if there is none. *Need* is the data, the vectors that the
-cohort sends, and what each client keeps. What is reserved beyond the tensors that are alive are recordings,
-workspaces of libraries, and gaps. Last, ``resnet`` prints what stays allocated after each of three trainings.
+cohort sends, and what each client keeps. The rest of the reserved memory is recordings, workspaces of
+libraries, and gaps. Last, ``resnet`` prints the memory that stays allocated after each of three trainings.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A million clients: what packing them takes, and whether a round still costs what it costs with a hundred.
+"""Time packing a million clients, and a round of training against a round with a hundred.
 
     python -m benchmarks.million [--smallest]
 
@@ -83,7 +83,7 @@ def pairs(
 
 
 def rounds_of(clients: wafl.Federation, method: wafl.Method, rounds: int) -> list[float]:
-    """The processor seconds of each round but the first."""
+    """Return the processor seconds of each round but the first."""
     clock = Clock()
     model = wafl.models.mlr(clients)
     wafl.fit(model, clients, method, rounds=rounds + 1, cohort=COHORT, local_epochs=1, callbacks=[clock])
@@ -101,7 +101,7 @@ class Clock(wafl.callbacks.Callback):
 
 
 def seconds(work: Callable[[], object], turns: int) -> str:
-    """The processor seconds of the fastest turn, and how many of them the system took to hand out memory."""
+    """Return the processor seconds of the fastest turn, and the part that the system took to hand out memory."""
     times: list[tuple[float, float]] = []
     for _ in range(turns):
         before = os.times()

@@ -162,7 +162,7 @@ def round_of(
     device: str,
     clock: Callable[[], float],
 ) -> float:
-    """The seconds of the fastest round of ``wafl.fit`` after the first."""
+    """Return the seconds of the fastest round of ``wafl.fit`` after the first."""
     ends: list[float] = []
 
     def end(_: wafl.callbacks.Moment) -> None:
@@ -187,7 +187,7 @@ def workers(given: argparse.Namespace) -> Table:
 
 
 def shared(clients: wafl.Federation, method: wafl.Method, rounds: int, repeats: int) -> tuple[float, float]:
-    """The least seconds in which one thread and two train the default CNN, which take turns."""
+    """Return the least seconds in which one thread and two train the default CNN, in turns."""
     model, taken = wafl.models.cnn(clients), {1: math.inf, 2: math.inf}
     for _ in range(repeats):
         for count in taken:
@@ -226,7 +226,7 @@ def make_model(inputs: int = FEATURES, hidden: int = HIDDEN) -> nn.Module:
 def duel(
     model: nn.Module, clients: wafl.Federation, method: wafl.Method, rounds: int, repeats: int
 ) -> tuple[float, float, float]:
-    """The least CPU seconds of both sides on the same work, and the largest difference between their parameters."""
+    """Return the least CPU seconds of both sides, and the largest difference between their parameters."""
     cohorts = [list(range(clients.num_clients))] * rounds
     rows = speed.batches_of(clients, cohorts)
     shards = [clients.train.of(client) for client in range(clients.num_clients)]

@@ -1,4 +1,4 @@
-"""What all benchmarks share: ``--smallest`` runs everything once, in seconds, and measures nothing."""
+"""Options of all benchmarks: ``--smallest`` runs everything once, in seconds, without useful measurements."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def make_parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser that prints the module docstring as it stands."""
+    """Return a parser that prints the module docstring unchanged."""
     return argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 

@@ -1,9 +1,9 @@
-"""What every special path gains: the same work with it, and without it.
+"""Measure the gain of every special path: the same work with and without it.
 
     OMP_NUM_THREADS=1 python -m benchmarks.paths [--smallest] [--device cuda]
 
-A path that gains less than 15% goes. Both sides take turns within one process, and the least times count: of the
-processor on a CPU, and of the clock on a GPU. Paths of a GPU need one, and are left out where there is none.
+A path that gains less than 15% is removed. Both sides take turns within one process, and the least times count: of the
+processor on a CPU, and of the clock on a GPU. Paths of a GPU are skipped without one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Work = Callable[[], object]
 
 @dataclass(frozen=True)
 class Path:
-    """A special path, the file where it is, what takes it, and what is put in place of something to leave it out."""
+    """A special path, its file, the work that takes it, and the replacements that disable it."""
 
     name: str
     file: str
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def trained(method: wafl.Method, make: Callable[[wafl.Federation], nn.Module] = wafl.models.mlr, **fit: Any) -> Any:
-    """Rounds of a method on 784 pixels in [0, 1]; or on images, if there is a shape."""
+    """Train rounds of a method on 784 pixels in [0, 1]; or on images, if there is a shape."""
     shape, rounds, clients = fit.pop("shape", None), fit.pop("rounds", 5), fit.pop("clients", 100)
 
     def work(smallest: bool) -> Work:

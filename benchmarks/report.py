@@ -1,9 +1,9 @@
-"""How long ``wafl report`` takes, on the study of ``wafl run`` or on one that is there.
+"""Time ``wafl report`` on the study of ``wafl run`` or on an existing one.
 
     OMP_NUM_THREADS=1 python -m benchmarks.report [--smallest] [--study runs/digits]
 
 Prints the seconds of the first call, and of a second one, which finds all modules loaded; elapsed time and processor
-time. Starting Python comes on top. Without ``--study``, seven methods are trained first.
+time. Neither includes starting Python. Without ``--study``, seven methods are trained first.
 """
 
 from __future__ import annotations

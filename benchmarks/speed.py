@@ -117,7 +117,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], Table]] = {
 
 
 def make_clients(count: int, examples: int) -> wafl.Federation:
-    """Gaussian classes with centers far enough apart to learn, pixels z-scored; each client has its own shift."""
+    """Return Gaussian classes that can be learned, z-scored, with another shift at each client."""
     generator = torch.Generator().manual_seed(0)
     centers = torch.randn(CLASSES, FEATURES, generator=generator)
     pairs: list[tuple[Tensor, Tensor]] = []
@@ -146,7 +146,7 @@ def make_digits() -> Work:
 
 
 def make_rows() -> Work:
-    """A small network, and 20 clients with 80 rows each."""
+    """Return a small network, and 20 clients with 80 rows each."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(1600, 6, generator=generator)
     y = (x.sum(1) + x[:, 0] * x[:, 1] > 0).long()
@@ -223,7 +223,7 @@ def in_turn(
     repeats: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[list[float], list[float], float]:
-    """The seconds of both sides, which take turns, and the largest difference between their parameters."""
+    """Return the seconds of both sides, which take turns, and the largest difference between their parameters."""
     mine: list[float] = []
     plain: list[float] = []
     difference = 0.0
@@ -240,7 +240,7 @@ def in_turn(
 
 
 def batches_of(clients: wafl.Federation, cohorts: Sequence[Sequence[int]]) -> plain.Rows:
-    """The rows of every local step, as wafl draws them."""
+    """Return the rows of every local step, as wafl draws them."""
     work = LocalWork(None, EPOCHS, BATCH)
     drawn: dict[tuple[int, int], list[Tensor]] = {}
     for round_, cohort in enumerate(cohorts):

@@ -3,9 +3,9 @@
     OMP_NUM_THREADS=2 python -m benchmarks.transport [--smallest]
     OMP_NUM_THREADS=2 python -m benchmarks.transport --data ../shared/data
 
-By default the clouds are Gaussian mixtures that share 30 components of rank 20, in proportions of their own; with
---data they are MNIST images in label proportions of their own. The yardstick is `ot.emd2` from every source to the
-target, which is what the paper's linear program costs, timed in the same run.
+By default the clouds are Gaussian mixtures that share 30 components of rank 20, each in other proportions; with
+--data they are MNIST images, each in other label proportions. The yardstick is `ot.emd2` from every source to the
+target, the cost of the paper's linear program, timed in the same run.
 """
 
 from __future__ import annotations

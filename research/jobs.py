@@ -1,4 +1,4 @@
-"""Jobs of an experiment: each is run once, and its result is kept as one JSON file in a working folder.
+"""Jobs of an experiment: each runs once, and its result is saved as one JSON file in a working folder.
 
 After an interruption, the same command continues where it stopped. Several machines can share the jobs: put the files
 of all of them into one folder.

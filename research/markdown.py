@@ -1,4 +1,4 @@
-"""Pieces of Markdown that several pages are made of."""
+"""Pieces of Markdown that several pages use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that experiment files, registrations and recorded results use, and what each is called today.
+"""Old names in experiment files, registrations and recorded results, with their names today.
 
 These files never change, because results are only valid with the bytes that were committed before them. Readers of
 such a file translate its names with :func:`current` and :func:`command`.

@@ -1,4 +1,4 @@
-"""Make the tables and figures of README and the pages of evidence again from their numbers; trains nothing.
+"""Make the tables and figures of README and the pages of evidence again from their numbers, without training.
 
 python -m research pages [--check]
 """

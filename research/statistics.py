@@ -1,4 +1,4 @@
-"""What runs and tables say together: means with intervals, and what diverged."""
+"""Summaries of runs and tables: means with intervals, and diverged methods."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -2,7 +2,7 @@
 
     python -m research tables [--list] [--page README.md] [--smallest]
 
-Runs the command that makes each table, and prints it below the place where the table stands, to be compared and copied.
+Runs the command that makes each table, and prints its output below the position of the table, to compare and copy.
 All of them take about two hours on two idle cores; seconds differ between machines, ratios should not.
 """
 

@@ -1,6 +1,6 @@
 """Docstrings as the site's reference shows them: a doctest is a block of code, a role of Sphinx is a name.
 
-What :mod:`wafl.base.options` adds to docstrings and signatures when it is imported is shown too.
+The site also shows the options that :mod:`wafl.base.options` adds when a module is imported.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Docstrings(Extension):
 
 
 def _parameters(signature: inspect.Signature) -> Parameters:
-    """A signature as the site shows it."""
+    """Return the parameters of a signature for the site."""
     parameters: list[Parameter] = []
     for each in signature.parameters.values():
         annotation = re.sub(r"\b\w+\.", "", inspect.formatannotation(each.annotation))

@@ -65,7 +65,7 @@ class Recorder:
 
 
 def pace() -> float:
-    """Return how many times as long as a usual machine this one takes."""
+    """Return this machine's time over a usual machine's time."""
     return timeit.timeit("x += 1", "x = 0", timer=time.process_time, number=10**6) / ADDITIONS
 
 

@@ -8,5 +8,5 @@ from latex2mathml.converter import convert
 
 
 def format_math(source: str, language: str, css_class: str, options: dict[str, Any], md: Any, **_: Any) -> str:
-    """A formatter for pymdownx.superfences."""
+    """Format a block of math for pymdownx.superfences."""
     return f'<div class="{css_class}">{convert(source, display="block")}</div>'

@@ -81,7 +81,7 @@ def entry(name: str) -> Entry:
 
 
 def summary_of(what: Any) -> str:
-    """The first paragraph of a docstring on one line, without references to classes."""
+    """Return the first paragraph of a docstring on one line, without references to classes."""
     first = " ".join(inspect.cleandoc(what.__doc__ or "").split("\n\n")[0].split())
     plain = re.sub(r":\w+:`~?([\w.]+)`", r"\1", first.split(" (see :class:")[0])
     return plain.rstrip(".").replace("``", "`") + "."
@@ -99,7 +99,7 @@ def _moves(method: Method) -> str:
 
 
 def _sends(method: Method) -> str:
-    """The names of what leaves a client, in order."""
+    """Return the names of the quantities that leave a client, in order."""
     rule, model = method.client_weights, ", ".join(["model", *method.local.sends])
     query = rule.loss_query(Round(0, 0, 2, 2, 1))
     if query is None:
@@ -111,7 +111,7 @@ def _sends(method: Method) -> str:
 
 
 def page() -> str:
-    """The text of ``docs/methods.md``."""
+    """Return the text of ``docs/methods.md``."""
     entries = catalog()
     rows = "\n".join(f"| [{each.name}](#{each.name.lower()}) | {each.moves} | {each.sends} |" for each in entries)
     table = f"| method | moves | clients send |\n| --- | --- | --- |\n{rows}\n"
@@ -162,7 +162,7 @@ def _parts(title: str, kinds: Mapping[str, type]) -> str:
 
 
 def methods_list() -> str:
-    """The text of ``methods.json``, which the command reads instead of the methods themselves."""
+    """Return the text of ``methods.json``, which the command reads instead of the methods themselves."""
     return "[\n" + ",\n".join(json.dumps(_listed(each)) for each in catalog()) + "\n]\n"
 
 
@@ -180,7 +180,7 @@ def option_as_json(option: Option) -> dict[str, Any]:
 
 
 def _limits(limits: Any) -> dict[str, Any] | None:
-    """The name of a class of limits, and its fields that are not the default."""
+    """Return the name of a class of limits, and its fields that are not the default."""
     if limits is None:
         return None
     values = {field.name: getattr(limits, field.name) for field in fields(limits)}

@@ -1,8 +1,8 @@
-"""Write ``docs/tutorial.ipynb`` from ``docs/tutorial.md``; ``--run`` first runs the page and writes its outputs down.
+"""Write ``docs/tutorial.ipynb`` from ``docs/tutorial.md``; ``--run`` first updates the outputs.
 
     .venv/bin/python tools/notebook.py [--run]
 
-What a Python block prints stands below it as text. Tests hold the notebook up to date, and the outputs true.
+The output of a Python block is below it as text. Tests check that the notebook and the outputs are up to date.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def with_outputs(page: str) -> str:
-    """The page with what its blocks print, run in order in one namespace."""
+    """Return the page with the output of its blocks, run in order in one namespace."""
     names: dict[str, Any] = {}
 
     def ran(block: re.Match[str]) -> str:
@@ -46,7 +46,7 @@ def with_outputs(page: str) -> str:
 
 
 def notebook(page: str) -> str:
-    """The page as a notebook: its Python blocks are cells with their outputs, and so is the text between them."""
+    """Return the page as a notebook: blocks of Python and the text between them are cells."""
     pieces = CODE.split(page)  # text, code, output, text, code, output, ..., text
     cells: list[dict[str, Any]] = []
     for index in range(0, len(pieces), 3):

@@ -2,7 +2,7 @@
 
     .venv/bin/python tools/sbom.py dist/*.whl          # writes dist/NAME.cdx.json
 
-It lists what the wheel was tested with; extras are left out.
+It lists the versions that tests use, without extras.
 """
 
 from __future__ import annotations

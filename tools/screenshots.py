@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def pictures(browser: Any, pages: Sequence[Path], site: Path, output: Path) -> list[str]:
-    """Write the pictures, and say which pages overflow."""
+    """Write the pictures, and return the pages that overflow."""
     wide: list[str] = []
     output.mkdir(parents=True, exist_ok=True)
     for width in WIDTHS:

@@ -2,7 +2,7 @@
 
     .venv/bin/python tools/wheel_environment.py .venv-wheel dist/*.whl
 
-What the wheel needs and does not declare is missing there, and torch is not installed a second time.
+An undeclared dependency is missing there, and torch is not installed a second time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main(folder: Path, wheel: Path) -> None:
 
 
 def declared(wheel: Path) -> list[Requirement]:
-    """What the wheel's metadata requires, without extras."""
+    """Return the requirements in the wheel's metadata, without extras."""
     with ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = Parser().parsestr(archive.read(name).decode())
@@ -42,7 +42,7 @@ def declared(wheel: Path) -> list[Requirement]:
 
 
 def closure(requirements: list[Requirement]) -> dict[str, Distribution]:
-    """The distributions that these require, directly or not."""
+    """Return the distributions that these require, directly or not."""
     packages: dict[str, Distribution] = {}
     pending = [(requirement, "") for requirement in requirements]
     while pending:

@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _table(contest: dict[str, Any]) -> Table:
-    """A table with one row per contestant: seconds of the median turn, and how many times as long as wafl it takes."""
+    """Return a table with one row per contestant: seconds of the median turn, and its ratio to wafl."""
     clock = contest["clock"]
     title = f"{contest['kind']}: {contest['clients']} clients x {contest['examples']}, {contest['rounds']} rounds"
     time = f"{'time' if clock == 'wall' else 'processor'}, s"

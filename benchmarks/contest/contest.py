@@ -1,4 +1,4 @@
-"""Contestants do the same work in turns, each time in a new process: what each takes, and whether it did the work."""
+"""Run contestants in turns on the same work, each time in a new process; time them, and check their results."""
 
 import json
 import os
@@ -35,9 +35,9 @@ CLOCKS: tuple[Clock, ...] = ("wall", "cpu")
 
 @dataclass(frozen=True)
 class Contestant:
-    """Who takes part: a name, the command that does the work, what it can do, and where.
+    """A contestant: a name, the command that does the work, what it can do, and where.
 
-    ``same_batches`` says whether it takes the batches that it is handed.
+    ``same_batches`` is True if it trains on the given batches.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Contestant:
 
 
 def at_home(kind: str, device: str = "cpu") -> list[Contestant]:
-    """The contestants that need nothing but this package."""
+    """Return the contestants that need only this package."""
     floor = {"floor": "floor"} if (kind, device) == ("fedavg", "cpu") else {}
     sides = {OURS: "ours", "plain PyTorch": "plain", **floor}
     python = (sys.executable, "-m")
@@ -56,7 +56,7 @@ def at_home(kind: str, device: str = "cpu") -> list[Contestant]:
 
 
 def read_peers(folder: Path) -> tuple[list[Contestant], list[str]]:
-    """The peers in a folder whose environments are there, and for the others how to make them."""
+    """Return the peers in a folder that have an environment, and the commands that make the missing ones."""
     peers: list[Contestant] = []
     missing: list[str] = []
     for script in sorted(folder.glob("*/peer.py")):
@@ -84,7 +84,7 @@ def hold(
     device: str = "cpu",
     show: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """What each contestant took in its turns of this work, by its name, and the ratios of its ``clock`` to wafl's."""
+    """Return the cost of each contestant's turns, by its name, and the ratios of its ``clock`` to wafl's."""
     with tempfile.TemporaryDirectory() as folder:
         work = make_work(kind, size, device)
         path = Path(folder) / "work.npz"
@@ -164,12 +164,12 @@ def _row(
 
 
 def _same_bits(one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]]) -> bool:
-    """Whether two turns, which had the same seed, ended with the same bits."""
+    """Return whether two turns with the same seed ended with the same bits."""
     return all(value.tobytes() == other[name].tobytes() for name, value in one.items())
 
 
 def _accuracy(work: Work, params: Mapping[str, NDArray[Any]]) -> float:
-    """The share of training examples that the model classifies as they are labeled."""
+    """Return the share of training examples that the model classifies correctly."""
     x, y, (_, model) = torch.from_numpy(work.x), torch.from_numpy(work.y), opened(work)
     device = work.about["device"]
     model.load_state_dict({name: torch.from_numpy(value) for name, value in params.items()})

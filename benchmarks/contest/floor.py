@@ -7,7 +7,7 @@ from benchmarks.contest.shared.handed import Params, Train, Work, compete
 
 
 def prepare(work: Work) -> Train:
-    """A training by hand, with the cohorts and batches of the work."""
+    """Train with explicit formulas, on the cohorts and batches of the work."""
     x, y = (torch.from_numpy(part) for part in (work.x.reshape(len(work.x), -1), work.y))
     start = [torch.from_numpy(value) for value in work.params.values()]
     rate, (_, cohort, steps) = work.about["learning_rate"], work.ends.shape

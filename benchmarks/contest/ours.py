@@ -8,7 +8,7 @@ from wafl.train.fit import fit
 
 
 def prepare(work: Work) -> Train:
-    """A training by wafl, which draws the cohorts and batches itself, as the work declares them."""
+    """Train with wafl, which draws the cohorts and batches as the work declares them."""
     (clients, model), gamma = opened(work), work.about["gamma"]
     method = FedAvg() if gamma is None else WAFL(gamma=gamma, steps=work.about["steps"], tolerance=0.0)
 

@@ -1,6 +1,6 @@
 """The opponent: WAFL and FedAvg as a careful person writes them in plain PyTorch, one client after another.
 
-It is handed the cohorts and batches that wafl drew, so both do the same work and end with the same parameters.
+It gets the cohorts and batches that wafl drew, so both do the same work and end with the same parameters.
 """
 
 import copy
@@ -25,7 +25,7 @@ def train(
     gamma: float | None,
     steps: int,
 ) -> nn.Module:
-    """The trained model; ``batches(round, client)`` yields the rows of each local step; ``gamma=None`` is FedAvg."""
+    """Return the trained model; ``batches(round, client)`` yields the rows of each local step; no gamma is FedAvg."""
     server = copy.deepcopy(model)
     for round_, cohort in enumerate(cohorts):
         total = sum(len(clients[client][0]) for client in cohort)
@@ -48,7 +48,7 @@ def train(
 
 
 def ascend(model: nn.Module, x: Tensor, y: Tensor, gamma: float, steps: int) -> Tensor:
-    """The inputs after gradient ascent on ``loss - gamma ||x_adv - x||^2`` with the step ``1 / (2 gamma)``."""
+    """Return the inputs after gradient ascent on ``loss - gamma ||x_adv - x||^2`` with the step ``1 / (2 gamma)``."""
     x_adv = x.clone()
     for _ in range(steps):
         x_adv.requires_grad_(True)
@@ -59,7 +59,7 @@ def ascend(model: nn.Module, x: Tensor, y: Tensor, gamma: float, steps: int) -> 
 
 
 def prepare(work: Work) -> Train:
-    """A training by the plain loop, with the cohorts and batches of the work."""
+    """Train by the plain loop, with the cohorts and batches of the work."""
     (clients, model), about = opened(work), work.about
     device = about["device"]
     pairs = map(clients.train.of, range(clients.num_clients))

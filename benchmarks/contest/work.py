@@ -42,7 +42,7 @@ class Size:
 
 
 def make_work(kind: str, size: Size, device: str = "cpu") -> Work:
-    """The work of a kind: Gaussian classes with centers far enough apart to learn; each client has its own shift."""
+    """Return the work of a kind: Gaussian classes that can be learned, with another shift at each client."""
     model_kind, gamma = KINDS[kind]
     clients = _federation(*_examples(SHAPES[model_kind], size))
     sizes = tuple([size.examples] * size.clients)
@@ -64,7 +64,7 @@ def make_work(kind: str, size: Size, device: str = "cpu") -> Work:
 
 
 def opened(work: Work) -> tuple[Federation, nn.Module]:
-    """The clients of a work, and its model with the parameters to start from."""
+    """Return the clients of a work, and its model with the parameters to start from."""
     clients = _federation(*(torch.from_numpy(part) for part in (work.x, work.y, work.offsets)))
     model = MODELS[work.about["model"]](clients)
     model.load_state_dict({name: torch.from_numpy(value) for name, value in work.params.items()})
@@ -94,7 +94,7 @@ def _residual() -> nn.Module:
 
 
 def _batches(number: int, client: int, size: Size) -> list[Tensor]:
-    """The rows of every local step of a client, as wafl draws them."""
+    """Return the rows of every local step of a client, as wafl draws them."""
     key = Key(*(torch.tensor([value]) for value in (SEED, number, client, 0)))
     drawn = draw_batches(LocalWork(None, size.epochs, BATCH), key, torch.tensor([size.examples]), BATCH)
     return [drawn.index[0, step][drawn.real[0, step]] for step in range(drawn.index.shape[1])]

@@ -1,11 +1,12 @@
-"""Am I inside? What an audit says of clients that never trained, and of draws of the federation's own examples.
+"""Audit clients that never trained, and draws of the federation's own examples.
 
     python -m research audit [--smallest] [--data hospitals peterson-barney smartwatch]
 
-Linear models (FedAvg) on natural data, 40% of the clients held out, 16 published points per label, l2. Printed are how
-many labels of those clients are inside, of those with enough examples to tell; the same for draws of 40 of the
-federation's own examples; certified over measured loss, and the largest measured over certified; and Spearman's rank
-correlation of a client's distance with the loss that it measured. Data that are not installed are left out.
+Linear models (FedAvg) train on natural data, with 40% of the clients held out, 16 published points per label, and l2.
+The table has the number of labels of these clients that are inside the ball, of the labels with enough examples to
+tell. It has the same for draws of 40 of the federation's own examples. Further columns are the certified over the
+measured loss, the largest measured over certified loss, and Spearman's rank correlation of a client's distance with its
+measured loss. Data that are not installed are skipped.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
     python -m research auto-radius [--data turned-digits smartwatch ...] [--seeds 5] [--processes 2]
         [--tables FOLDER] [--smallest]
 
-The clients are the leaderboard's: digits turned by an angle that no client trains on, vowels by speaker, exercises
-by subject. Regret is in points, on all examples of the unseen clients: the mean over clients, and
-that over their worst tenth. "Best of the grid" is one radius per data set and number, the best in the mean over seeds,
-chosen by the very examples that it is tested on; "best each time" is another one for every seed, which no rule could
-know. Intervals are 95% (Student's t over seeds). Cost is processor time, in runs with the radius that was chosen.
+The clients are the leaderboard's: digits turned by an angle that no client trains on, vowels by speaker, exercises by
+subject. Regret is in points, on all examples of the unseen clients: the mean over clients, and the mean over their
+worst tenth. "Best of the grid" is one radius per data set and number: the best mean over seeds, chosen by the test
+examples themselves. "Best each time" is the best radius of each seed, which no rule could know. Intervals are 95%
+(Student's t over seeds). Cost is processor time, in runs with the radius that was chosen.
 
 --tables is a folder with mlbench's Vowel.rda, or with the tables that --export wrote on another machine.
 """

@@ -1,4 +1,4 @@
-"""What the mean of the last half of the rounds' models gains over the last one, on training data that were held out.
+"""Compare the mean of the models of the last half of the rounds with the last model, on held-out training data.
 
     python -m research average-last [--smallest] [--data demo mnist cifar10] [--device cuda]
         [--methods wafl fedavg] [--seeds 4]
@@ -6,8 +6,8 @@
 Work: the methods of ``wafl run`` on digits, and the methods of the paper's main figure on MNIST and CIFAR-10 in the
 fair protocol, with the settings that were chosen for their last models, and with three times their learning rates. They
 train on partition 1, which no published number has, without a fifth of every client's training examples. That fifth is
-the judge: the accuracy, averaged over shares of attacked clients, as in ``wafl tune``. No test example is looked at.
-Printed are the means over the seeds, and the gain with its deviation, seed by seed.
+the judge: the accuracy, averaged over shares of attacked clients, as in ``wafl tune``. No test example is used.
+The table has the means over the seeds, and the gain with its deviation, paired by seed.
 """
 
 from __future__ import annotations

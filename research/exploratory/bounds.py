@@ -1,4 +1,4 @@
-"""How loose the bounds are: each next to what really happens, in a world where that is known.
+"""Compare each bound with the bounded quantity, in a world where that quantity is known.
 
     python -m research bounds [--smallest]
 
@@ -10,7 +10,7 @@ hundred. W_2 to the truth is exact on a line; in 2-D and 10-D it is the distance
 average.
 
 "What really happened": mean and standard deviation over seeds of the largest excess risk over 5 distributions in the
-ball (or of the gap, of the distance). "The paper's": its own statement, where it differs.
+ball (or of the gap, of the distance). "The paper's": the paper's statement, where it differs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How tight certificates of linear models are: certified over reached loss at each radius.
+"""Measure how tight certificates of linear models are: certified over reached loss at each radius.
 
     python -m research certificates [--data digits mnist] [--smallest]
 

@@ -1,4 +1,4 @@
-"""What ``torch.compile`` gives the default CNN's local step on a CPU, against plain PyTorch.
+"""Time the default CNN's local step on a CPU with ``torch.compile`` and with plain PyTorch.
 
     python -m research compiled [--smallest] [--steps 60] [--mode max-autotune]
 

@@ -1,12 +1,13 @@
-"""What a confidence costs: the bound by betting and the one that it replaced, from the truth, on draws of real clients.
+"""Compare the bound by betting and the bound that it replaced with the truth, on draws of real clients.
 
     python -m research confidence [--smallest] [--draws 1000]
 
 Hospitals and people with a smartwatch are clients; digits, breast cancer and wine (scikit-learn brings them) are split
-into clients with labels of their own. A linear model is trained with FedAvg on a third of each client's examples. The
+into clients with different labels. A linear model is trained with FedAvg on a third of each client's examples. The
 truth is the mean loss of each client's other examples, from which tests of the given size are drawn with replacement.
-Printed are the mean distances of both bounds from the truth at 95%, their ratio, how often betting covered the truth,
-the least ratio of bets that know the truth, and, for the errors of one client, the bound of Clopper and Pearson.
+The table has the mean distances of both bounds from the truth at 95%, their ratio, the share of draws in which betting
+covered the truth, and the least ratio of bets that know the truth. For the errors of one client, it has the bound of
+Clopper and Pearson.
 """
 
 from __future__ import annotations

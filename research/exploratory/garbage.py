@@ -1,10 +1,11 @@
-"""What garbage among the training examples costs WAFL, FedAvg and ResilientWAFL.
+"""Measure the cost of garbage among the training examples for WAFL, FedAvg and ResilientWAFL.
 
     python -m research garbage [--seeds 0 1 ...] [--smallest]
 
 Multinomial logistic regression on digits, ten like clients; 5% of the training examples are replaced by bright noise
-with any label. The same settings for all. Accuracy in percent, mean and standard deviation over the seeds; cost is what
-the garbage takes, and how much less than from WAFL, with a 95% interval of the mean, paired by seed.
+with any label. The same settings for all. Accuracy is in percent, as mean and standard deviation over the seeds. The
+cost is the accuracy that is lost to garbage, and its difference from WAFL's, with a 95% interval of the mean, paired by
+seed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The worst lie that we can find, by method and defense, and what each defense costs an honest run.
+"""Search for the worst lie for each method and defense, and measure the cost of each defense for an honest run.
 
     python -m research liars [--smallest] [--splits iid labels] [--liars 1 3] [--jobs 2] [--honest]
 
@@ -7,15 +7,15 @@ epochs per round (AFL: one step, in five times the rounds); accuracy on the test
 Some of the ten lie in every round, all in the same way. A lie has a direction (the opposite of the mean of the liars'
 true updates, a fixed random one, or back to the first model), a scale in lengths of that update, and claims of a loss,
 a cost and a number of examples. The search begins with the opposite of the update at three times its length and a claim
-of three times the examples (AFL and DRFA: of a loss of 99), and changes one part of the lie after another, keeping what
-costs most, twice around. That is done on one seed; the lie found and the first one are then measured on all, and the
-worse is shown.
+of three times the examples (AFL and DRFA: of a loss of 99). It changes one part of the lie after another, twice around,
+and keeps the change that costs most accuracy. The search uses one seed. All seeds then run the lie that it found and
+the first one, and the table shows the worse.
 
-"none" takes what comes. "Flower" is what a deployment does by default: updates shortened at 2.5 times the median
-length, losses and costs limited likewise, no weight above twice an equal share, and updates of those that weigh more
-than an equal share shortened earlier in proportion. The others are servers (wafl.servers) in addition to "Flower".
-A cell is the accuracy with the worst lie; "others" is the honest run of those that do not lie. A run that ends because
-of the liars counts as 0.
+"none" accepts all replies. "Flower" is the default of a deployment: updates are clipped at 2.5 times the median length,
+and losses and costs are clipped in the same way. No weight is above twice an equal share, and the updates of clients
+above an equal share are clipped earlier, in proportion. The others are servers (wafl.servers) in addition to "Flower".
+A cell is the accuracy with the worst lie; "others" is an honest run without the liars. A run that ends because of the
+liars counts as 0.
 
 With --honest no client lies: the accuracy under each defense, also with clients of unequal size ("unequal",
 "dirichlet") and natural ones ("hospitals", "smartwatch").

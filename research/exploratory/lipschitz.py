@@ -1,12 +1,12 @@
-"""What certificates of networks that are 1-Lipschitz by construction are worth.
+"""Measure the certificates of networks that are 1-Lipschitz by construction.
 
     python -m research lipschitz [--smallest] [--data mnist cifar10 digits]
 
 Federated training, 20 clients with 3 labels each, all of them in every round, and on test examples: the clean accuracy,
-the share that holds against every move within an l2 distance, and the certified error in balls of W_2. With one local
-step per round, ``momentum`` on the server follows the rates of the clients' steps: a rise, then a linear fall to zero.
-``adam`` divides them out, so its own rate falls in stages, each a training that goes on from the last. Without CUDA
-everything runs on the CPU, where nothing is captured.
+the share that is correct under every move within an l2 distance, and the certified error in balls of W_2. With one
+local step per round, ``momentum`` on the server follows the rates of the clients' steps: a rise, then a linear fall to
+zero. ``adam`` divides them out, so its rate falls in stages, and each stage continues the training of the last. Without
+CUDA everything runs on the CPU, without CUDA graphs.
 """
 
 from __future__ import annotations

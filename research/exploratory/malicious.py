@@ -1,4 +1,4 @@
-"""The worst attack that a search finds on each defense, by nodes that know everything.
+"""Search for the worst attack on each defense, by nodes that know everything.
 
     python -m research malicious [--methods FedAvg] [--defenses default] [--splits iid] [--malicious 1 2] [--seeds 0 1]
         [--work FOLDER] [--processes N] [--output FILE] [--smallest]
@@ -8,11 +8,11 @@ rounds of two local epochs (AFL: a hundred of one step). Malicious nodes agree o
 honest clients of the round, the weights and the rules, and send ``center + scale * length * direction``
 (``malicious_attacks.py``), with claims of a loss, a cost and a number of examples.
 
-The search is made for each method, defense and number of malicious nodes, on the first seed. It tries every direction
-from two centers at two scales, then changes the scale and the claims of the attack that costs most accuracy, and of the
-one that costs most recall of a class. The worst of either kind run on all seeds, and a table shows the worst of these
-in the mean. "lost" is measured against the honest run without the malicious nodes, on the same seed. ± is the
-standard error of the mean over the seeds.
+There is one search for each method, defense and number of malicious nodes, on the first seed. It tries every direction
+from two centers at two scales. Then it changes the scale and the claims of two attacks: the one that costs most
+accuracy, and the one that costs most recall of a class. The worst of each kind run on all seeds, and a table shows the
+worse mean. "lost" is measured against the honest run without the malicious nodes, on the same seed. ± is the standard
+error of the mean over the seeds.
 """
 
 from __future__ import annotations

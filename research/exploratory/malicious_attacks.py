@@ -1,4 +1,4 @@
-"""Attacks of malicious nodes that know everything, and clients of whom some carry them out."""
+"""Attacks of malicious nodes that know everything, and a set of clients of which some attack."""
 
 from __future__ import annotations
 

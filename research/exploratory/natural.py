@@ -1,4 +1,4 @@
-"""How much worse a model is on people and places that it has not seen: logistic regression on natural data, pooled.
+"""Measure the accuracy of pooled logistic regression on people and places that it has and has not seen.
 
     python -m research natural [--data-dir FOLDER] [--smallest]
 

@@ -1,4 +1,4 @@
-"""How tight certificates of networks are: certified / simple / reached loss at each radius.
+"""Measure how tight certificates of networks are: certified / simple / reached loss at each radius.
 
     python -m research networks [--smallest] [--norms 2 inf] [--networks "32 tanh" "32 ReLU"]
 

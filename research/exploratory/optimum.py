@@ -1,16 +1,16 @@
-"""How close training by radius, the solver of wafl.sklearn and others come to the optimum, and how long it takes.
+"""Compare training by radius, the solver of wafl.sklearn and other solvers with the optimum, and time them.
 
     python -m research optimum [--smallest]
 
 Work: scikit-learn's breast cancer data, the 398 training examples of a 70/30 split, standardized; one client, logistic
-regression, the l2 balls of W_1 and W_2, and W_1's with labels that move. Printed are the optimum, the worst loss of the
-trained model, and the processor seconds of the training. The optima of W_1 are those that dro 0.4.3 finds (with labels:
-a convex solver), and the optima of W_2 are the limit of longer training. Where labels move, the learning rate falls.
+regression, the l2 balls of W_1 and W_2, and W_1's with labels that move. The table has the optimum, the worst loss of
+the trained model, and the processor seconds of the training. dro 0.4.3 finds the optima of W_1 (with labels: a convex
+solver), and the optima of W_2 are the limit of longer training. Where labels move, the learning rate falls.
 
 A second table is about solvers: wafl.sklearn, SkWDRO (power 2) and dro (power 1), each if it is installed, on
-these data and on the data of their own examples (two blobs, and dro's ``classification_basic``). One evaluator, which
-shares nothing with them, judges all models: the dual, with suprema on a grid. A third one is about what SkWDRO itself
-minimizes, an entropic relaxation: its model beside the model of ``wafl.SinkhornDRO``, judged by a quadrature.
+these data and on the data of the peers' examples (two blobs, and dro's ``classification_basic``). One evaluator, which
+shares no code with them, judges all models: the dual, with suprema on a grid. A third table is about the objective of
+SkWDRO, an entropic relaxation: its model beside the model of ``wafl.SinkhornDRO``, judged by a quadrature.
 """
 
 from __future__ import annotations

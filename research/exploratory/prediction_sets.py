@@ -1,4 +1,4 @@
-"""Which promise prediction sets keep at clients that neither trained nor calibrated, by method.
+"""Measure the coverage of prediction sets at clients that neither trained nor calibrated, by method.
 
     python -m research prediction-sets [--smallest]
 

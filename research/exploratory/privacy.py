@@ -1,4 +1,4 @@
-"""What differential privacy costs: accuracy without it, with clipping, and at epsilon 8, 3 and 1.
+"""Measure the cost of differential privacy: accuracy without it, with clipping, and at epsilon 8, 3 and 1.
 
     python -m research privacy [--smallest] [--clients 100 400] [--rounds 15] [--seeds 3]
 

@@ -1,11 +1,11 @@
-"""What privacy of records costs: accuracy where each node adds noise in every local step.
+"""Measure the cost of private records: the accuracy if each node adds noise in every local step.
 
     python -m research private-nodes [--smallest] [--data digits mnist] [--data-dir DIR] [--seeds 3]
 
 FedAvg and WAFL with a linear model on 10 clients with equal shares of the data, all in every round, one local step per
 round. The unit is an example: any one may become any other. Delta is 1e-5. The numbers of steps and the learning rates
 were chosen among a few with another seed, at epsilon 4, for MNIST by the accuracy on its training examples. The noise
-cannot be drawn again; seeds decide who has which examples.
+cannot be drawn again; seeds decide which client has which examples.
 """
 
 from __future__ import annotations

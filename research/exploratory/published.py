@@ -1,10 +1,10 @@
-"""How much looser what is published is than what a search certifies, for each kind of certificate.
+"""Compare published bounds with searched bounds, for each kind of certificate.
 
     python -m research published [--smallest]
 
 The checker of files proves more simply than ``wafl.certify`` and ``wafl.next_client`` search. Digits, 4 clients, models
-after some rounds of FedAvg, and of WAFL, whose weights are small; test examples, or 30 held-out clients of 60. Printed
-is the largest ratio over the radii 0.1, 0.5 and 1.
+after some rounds of FedAvg, and of WAFL, whose weights are small; test examples, or 30 held-out clients of 60. The
+table has the largest ratio over the radii 0.1, 0.5 and 1.
 """
 
 from __future__ import annotations

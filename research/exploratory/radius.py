@@ -1,11 +1,12 @@
-"""Training by radius: how close it comes to the radius, and what it costs in accuracy against fixed gammas.
+"""Compare training by radius with fixed gammas: the achieved radius, and the accuracy.
 
     python -m research radius [--smallest] [--data digits mnist] [--models mlr cnn] [--device cuda]
 
 Every radius is trained once with ``radius=`` and compared with runs of fixed gammas: around the gamma that it found,
 and on a ladder between all of those. "achieved / target" is the mean over the last quarter of the rounds. The best
 fixed gamma is the one with the highest accuracy among those with such a ball: their achieved radius is between 95% and
-150% of the target. If no fixed gamma holds it, the largest that one does is shown. Pixels are z-scored.
+150% of the target. If no fixed gamma reaches the target, the table has the largest radius that one reaches. Pixels are
+z-scored.
 """
 
 from __future__ import annotations

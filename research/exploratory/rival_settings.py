@@ -1,4 +1,4 @@
-"""Where :mod:`rivals` compares methods: who trains, who is tested, and what is held out for tuning."""
+"""The settings of :mod:`rivals`: clients that train, clients that test, and examples for tuning."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
     python -m research promises            issues and signs: docs/promises/issued.json, to be committed by itself
     python -m research promises --open     opens the sealed clients: docs/promises/opened.json
 
---open refuses to start if anything changed since the promises were issued. experiments/registered/promises.toml says
-what is promised and what decides.
+--open refuses to start if anything changed since the promises were issued. experiments/registered/promises.toml
+defines the promises and the decision.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tables and the figure of docs/promises.md, from what was promised and what happened."""
+"""The tables and the figure of docs/promises.md, from bounds and measured values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WORDS = {
 
 
 def read_opened() -> dict[str, Any]:
-    """Return what was promised to sealed clients, and what happened to them."""
+    """Return the bounds for sealed clients and their measured values."""
     return json.loads((DOCS / "promises" / "opened.json").read_bytes())
 
 
@@ -178,7 +178,7 @@ def _p(value: float) -> str:
 
 
 def draw(path: Path) -> None:
-    """Draw what happened over what was promised, one dot per sealed client, task by task."""
+    """Draw measured values over bounds, one mark per sealed client, task by task."""
     from matplotlib.figure import Figure
 
     registration = registered("promises")[0]

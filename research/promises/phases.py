@@ -1,6 +1,6 @@
 """Two phases: promises about the next client are issued and signed; then the sealed clients are opened.
 
-Nothing that is issued depends on the sealed clients. What was issued is committed before they are opened.
+No issued bound depends on the sealed clients. The bounds are committed before the sealed clients are opened.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Whether promises came true: coverage with its exact p-value, and how tight they were."""
+"""The verdict on promises: their coverage with its exact p-value, and their tightness."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -3,7 +3,7 @@
     python -m research certified-frontier [--only mnist smartwatch ...] [--processes N] [--work FOLDER]
         [--tables FOLDER] [--output docs/evidence/certified-frontier.json] [--smallest]
 
-What is trained, tested and decided is in ``experiments/registered/certified-frontier.toml``. Of each task and norm the
+``experiments/registered/certified-frontier.toml`` defines training, tests and decision. For each task and norm, the
 table has the mean gap between a rival's frontier and WAFL's, in points of certified error at the same clean error, with
 95% intervals; positive is WAFL ahead, and bold is significant after Holm.
 """

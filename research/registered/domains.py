@@ -3,10 +3,10 @@
     python -m research domains [--work FOLDER] [--processes 2] [--targets usps] [--families FedAvg AFL]
     python -m research domains [--work FOLDER] --done [--output docs/evidence/domains.json]
 
-``experiments/registered/domains.toml`` says what is done and what decides. The folder keeps one file per model, which
+``experiments/registered/domains.toml`` defines training, tests and decision. The folder keeps one file per model, which
 is not trained again; several machines can share the work by families. A row that chooses a rate at an edge extends the
-rates of all: --ahead tries the extended ones at once, where other rows are not seen. ``python -m research domains-cnn``
-(--model cnn) is ``experiments/registered/domains-cnn.toml``, which needs a GPU and its own folder.
+rates of all: --ahead tries the extended rates at once, if the other rows are not in the folder. ``python -m research
+domains-cnn`` (--model cnn) is ``experiments/registered/domains-cnn.toml``, which needs a GPU and its own folder.
 """
 
 from __future__ import annotations

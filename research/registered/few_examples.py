@@ -3,7 +3,7 @@
     python -m research few-examples [--only mnist smartwatch ...] [--processes N] [--work FOLDER]
         [--tables FOLDER] [--output docs/evidence/few-examples.json] [--smallest]
 
-What is trained, tested and decided is in ``experiments/registered/few-examples.toml``. The tables have regrets against
+``experiments/registered/few-examples.toml`` defines training, tests and decision. The tables have regrets against
 the best decay in hindsight, with 95% intervals, smaller being better; bold differs from the tuned decay's regret, for
 each rule after Holm over the tasks.
 """

@@ -1,4 +1,4 @@
-"""Frontiers: the upper hull of points (clean, robust), and by how much one lies above another where both are known."""
+"""Frontiers: the upper hull of points (clean, robust), and the height of one hull above another where both exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What experiments on splits of clients share: their jobs, examples by client, and statistics over splits."""
+"""The common parts of experiments on splits of clients: their jobs, examples by client, and statistics over splits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a trained linear model fulfills the paper's condition on gamma, ``gamma > L_zz``, and its table.
+"""The paper's condition on gamma, ``gamma > L_zz``, of trained linear models, and its table.
 
 L_zz is the largest curvature of the loss in an input. The paper's condition is for a cost that is 1-strongly convex.
 For the squared l2 cost, which is 2-strongly convex, ``2 gamma > L_zz`` is enough.

@@ -1,4 +1,4 @@
-"""Pictures from the numbers of an experiment alone: nothing is trained."""
+"""Draw the pictures of experiments from their numbers, without training."""
 
 import json
 import math
@@ -43,7 +43,7 @@ def draw(numbers: Numbers, path: Path) -> Path | None:
 
 
 def main(folder: Path) -> None:
-    """Draw each figure of a folder from its numbers, and the paper's six methods apart where there are others."""
+    """Draw each figure of a folder from its numbers, and some again with the paper's six methods alone."""
     for path in sorted(folder.glob("fig-*.json")):
         numbers = json.loads(path.read_bytes())
         draw(numbers, path.with_suffix(".png"))

@@ -1,7 +1,7 @@
-"""The experiments: one TOML file each, which holds both protocols, all data sets and all scales.
+"""Read the experiments: one TOML file each, with both protocols, all data sets and all scales.
 
-A file is an experiment as ``wafl run`` takes it, with methods and tests by name. A section called like a part (a data
-set), a protocol or a scale holds what is different there, and may hold such sections itself::
+A file is an experiment file of ``wafl run``, with methods and tests by name. A section with the name of a part (a data
+set), a protocol or a scale has the differences there, and may contain such sections::
 
     [methods.wafl]
     method = "WAFL"

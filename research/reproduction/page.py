@@ -100,7 +100,7 @@ def of_experiment(numbers: Mapping[str, Any]) -> str:
 
 
 def caption(numbers: Mapping[str, Any]) -> str:
-    """Return what the columns of a table are: each attack with its norm, size and steps, and what ± is."""
+    """Describe the columns of a table: each attack with its norm, size and steps, and the meaning of ±."""
     attacks = [f"{name} is {attack_of(test)}" for name, test in numbers.get("tests", {}).items()]
     if not attacks:
         return ""
@@ -220,7 +220,7 @@ def parts() -> dict[str, Part]:
 
 
 def in_file(label: str) -> set[str]:
-    """Return the methods that the file of an experiment lists, whether or not its numbers have them."""
+    """Return the methods in the file of an experiment, including those without numbers."""
     return {method.label for method in parts()[label].experiment.methods} if label in parts() else set()
 
 
@@ -244,9 +244,9 @@ def _fall(rows: Sequence[Mapping[str, Any]], test: str) -> dict[int, float]:
 
 
 def how(numbers: Mapping[str, Any]) -> str:
-    """Return which command made each file, what does so today, and where it ran.
+    """Return the command that made each file, today's command, and the machine.
 
-    Methods that another command or machine added have their own row.
+    Methods that another command or machine added have a separate row.
     """
     rows: list[list[str]] = []
     for name, each in sorted(numbers.items()):

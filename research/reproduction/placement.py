@@ -1,7 +1,7 @@
-"""What is known beforehand of images from elsewhere: things in them are placed, scaled and turned in other ways.
+"""Prior knowledge about images from other sources: objects are placed, scaled and turned differently.
 
-Nothing here looks at a target. Held-out examples can be moved so, to judge trials by them (:class:`Placement`), a ball
-can make such moves cheap (:func:`ball`), and training images can be moved so at random (:func:`augmented`).
+No function uses a target. Held-out examples can be moved like this, to judge trials by them (:class:`Placement`), a
+ball can make such moves cheap (:func:`ball`), and training images can be moved so at random (:func:`augmented`).
 """
 
 import math

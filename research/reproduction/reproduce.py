@@ -1,4 +1,4 @@
-"""Tune, train and test a part of an experiment, method by method; what is finished is kept, and never done again."""
+"""Tune, train and test a part of an experiment, method by method; finished methods are saved and do not run again."""
 
 import json
 import math

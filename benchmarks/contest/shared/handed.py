@@ -1,4 +1,4 @@
-"""What contestants, in environments with numpy alone, are handed as ``import handed``, and what they report."""
+"""The input and the report of contestants, which ``import handed`` in environments with numpy alone."""
 
 import json
 import os
@@ -34,7 +34,7 @@ class Work:
 
     @classmethod
     def read(cls, path: str) -> "Work":
-        """The work that :meth:`write` wrote to a file."""
+        """Read the work that :meth:`write` wrote to a file."""
         with np.load(path) as file:
             content = {name: file[name] for name in file.files}
         params = {name[6:]: value for name, value in content.items() if name.startswith("start.")}
@@ -53,12 +53,12 @@ class Work:
         return len(self.cohorts)
 
     def client(self, number: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The examples and labels of a client."""
+        """Return the examples and labels of a client."""
         rows = slice(int(self.offsets[number]), int(self.offsets[number + 1]))
         return self.x[rows], self.y[rows]
 
     def batches(self, round_: int, index: int) -> list[NDArray[Any]]:
-        """The rows of each local step of the client at this place of the round's cohort."""
+        """Return the rows of each local step of the client at this position of the round's cohort."""
         begins = np.append(0, self.ends.reshape(-1)[:-1]).reshape(self.ends.shape)[round_, index]
         return [self.rows[begin:end] for begin, end in zip(begins, self.ends[round_, index], strict=True)]
 
@@ -68,7 +68,7 @@ Train = Callable[[int], Params]
 
 
 def compete(prepare: Callable[[Work], Train]) -> None:
-    """Train one round to start up, then all rounds, timed; write the parameters and print what it took, as JSON."""
+    """Train one round to start up, then all rounds, timed; write the parameters and print the cost as JSON."""
     work = Work.read(sys.argv[1])
     train = prepare(work)
     train(1)
