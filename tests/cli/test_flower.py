@@ -147,7 +147,7 @@ def test_renewal_says_what_to_do_next(tmp_path: Path) -> None:
     assert code == 0
     assert "restart the SuperLink and the proxy" in output
     assert "ca.crt" not in output, "nodes keep theirs"
-    assert "Give every node the new ca.crt" in run("certificates", keys, "--renew", "--days", "9999")[1]
+    assert "Copy the new ca.crt to every node" in run("certificates", keys, "--renew", "--days", "9999")[1]
     code, output, _ = run("certificates", keys, "--renew", "--node", "north")
     assert code == 0
     assert "flwr supernode register" in output

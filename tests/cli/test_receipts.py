@@ -104,7 +104,7 @@ def test_the_commands_of_the_page_run(place: wafl.Federation) -> None:
 
 def test_bad_input_is_one_line_and_status_2(place: wafl.Federation) -> None:
     done("request model --invite keys --sign owner.pem --questions q.toml")
-    assert "nothing keeps a client that trained" in done("request model --invite keys --sign owner.pem")
+    assert "Without --trained, a client that trained can answer" in done("request model --invite keys --sign owner.pem")
     done("request model --invite keys --sign owner.pem --questions q.toml -o request.json")
     done("receipt request.json --model model --data mine --sign site.pem -o receipts/s0.json")
     done("merge request.json receipts")

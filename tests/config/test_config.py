@@ -411,7 +411,7 @@ def test_check_says_what_would_be_trained_and_writes_nothing(tmp_path: Path, mon
     assert "20 clients" in result.stdout
     assert "wafl: WAFL, 30 rounds, 4 runs, swept: gamma" in result.stdout
     assert "fedavg: FedAvg, 7 rounds, 6 runs, swept: learning_rate" in result.stdout
-    assert "is in order" in result.stdout
+    assert "is valid" in result.stdout
     assert [entry.name for entry in tmp_path.iterdir()] == ["exp.toml"]
 
 

@@ -266,7 +266,7 @@ def test_runs_lists_how_far_each_has_come(whole: Path, stopped: Path, tmp_path: 
 
 def test_runs_says_that_a_folder_is_empty_or_missing(tmp_path: Path) -> None:
     result = invoke("runs", tmp_path)
-    assert (result.exit_code, "holds no studies yet" in result.stdout) == (0, True)
+    assert (result.exit_code, "has no studies yet" in result.stdout) == (0, True)
     assert_one_line(invoke("runs", tmp_path / "none"), "is not a folder: wafl run makes one")
 
 
@@ -409,7 +409,7 @@ def test_a_study_that_ends_while_its_folder_is_made_has_none_or_all_of_it(
     monkeypatch.undo()
     assert not (tmp_path / "runs" / "study").exists()
     if (tmp_path / "runs").exists():
-        assert "holds no studies yet" in invoke("runs", tmp_path / "runs").stdout
+        assert "has no studies yet" in invoke("runs", tmp_path / "runs").stdout
     assert make(tmp_path / "runs" / "study").pending()
 
 

@@ -189,7 +189,7 @@ def test_the_command_ends_with_130_when_it_is_interrupted(tmp_path: Path, monkey
     monkeypatch.setattr(TunedExperiment, "run", stop)
     result = invoke(str(write(tmp_path)))
     assert result.exit_code == 130
-    assert "Stopped. No method was done yet." in result.output
+    assert "Stopped. No method was finished." in result.output
 
 
 def test_nothing_that_exists_is_overwritten(tuned: tuple[Path, Any], tmp_path: Path) -> None:

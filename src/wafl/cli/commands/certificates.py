@@ -30,7 +30,7 @@ def certify(
     data_dir: Path | None = None,
     trust: Trust = False,
 ) -> None:
-    """Certify how large the expected loss can be within each radius, and write it as a file that anyone can check."""
+    """Certify the largest expected loss within each radius, and write a file that anyone can check."""
     with reading(trust):
         wanted = check_radii(parse_numbers("radii", radii))
         options: dict[str, Any] = {"norm": parse_norm(norm), "power": power, "metric": metric, "split": split}
@@ -101,7 +101,7 @@ def prediction_sets(
     data_dir: Path | None = None,
     trust: Trust = False,
 ) -> None:
-    """Find sets of labels that cover the next client, from clients that were held out of training."""
+    """Compute prediction sets for the next client, from clients that were held out of training."""
     with reading(trust):
         options: dict[str, Any] = {"norm": parse_norm(norm), "power": power, "own_sampling": own_sampling}
         if output is not None:
@@ -235,7 +235,7 @@ def audit(
     key: PublicKey = None,
     trust: Trust = False,
 ) -> None:
-    """Measure how far your data are from the data of a certificate, label by label, and what it certifies for them."""
+    """Measure the distance of your data from a certificate's data, label by label, and certify the loss on yours."""
     with reading(trust):
         check_certificate(certificate)
         check_signing(key, private=False)

@@ -19,7 +19,7 @@ config_app = typer.Typer(help="Experiment files: write a starter, check one, pri
 
 @config_app.command()
 def init(path: Annotated[Path, Argument()] = Path("experiment.toml")) -> None:
-    """Write a commented starter that runs as it is."""
+    """Write a commented experiment file that runs unchanged."""
     with one_line_errors():
         if path.exists():
             raise FileExistsError(f"{path} exists already: choose another name, or remove it")
@@ -34,7 +34,7 @@ def check(
     changes: Changes = None,
     trust: Trust = False,
 ) -> None:
-    """Check that an experiment can be run, and say what it would train; nothing is trained or written."""
+    """Check an experiment file, and print its runs without training."""
     with reading(trust):
         read_toml(path)
         from wafl.config.plan import make_plan
@@ -52,12 +52,12 @@ def check(
         swept = f", swept: {', '.join(entry.grid)}" if entry.grid else ""
         runs = "1 run" if count == 1 else f"{count} runs"
         tell(f"{entry.name}: {entry.method.name}, {entry.schedule['rounds']} rounds, {runs}{swept}")
-    console.print(f"[green]{escape(str(path))} is in order.[/]")
+    console.print(f"[green]{escape(str(path))} is valid.[/]")
 
 
 @config_app.command()
 def schema() -> None:
-    """Print the JSON schema of experiment files, with which an editor can complete and check them."""
+    """Print the JSON schema of experiment files, for completion and checks in an editor."""
     from wafl.config.experiment import Experiment
 
     text = json.dumps(Experiment.model_json_schema(), indent=1)
@@ -65,7 +65,7 @@ def schema() -> None:
 
 
 def methods(name: Annotated[str | None, Argument(metavar="[METHOD]")] = None) -> None:
-    """List the methods: what each moves, what its clients send, its options and its paper."""
+    """List the methods with their moves, messages, options and papers."""
     with one_line_errors():
         if name is None:
             table = plain_table("method", "moves", "clients send", "options", "paper")

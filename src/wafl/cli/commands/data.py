@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from wafl.data.named.sources import Source
 
 
-data_app = typer.Typer(help="Data sets: list them, download one, look at one.", no_args_is_help=True)
+data_app = typer.Typer(help="Data sets: list, download and describe them.", no_args_is_help=True)
 
 Name = Annotated[str, Argument(metavar="NAME", help="A data set: digits, mnist, fashion-mnist, usps, svhn, ...")]
 
 
 @data_app.command("list")
 def list_data(data_dir: Path | None = None) -> None:
-    """List the data sets: which are here, how large they are, and their licenses; natural data with their clients."""
+    """List the data sets with location, size and license; natural data also with their clients."""
     from wafl.data.named.cache import data_folder
     from wafl.data.named.natural import NATURAL
     from wafl.data.named.sources import DIGITS, SOURCES
@@ -87,7 +87,7 @@ def _natural_table(folder: Path) -> Table:
 
 @data_app.command()
 def fetch(name: Name, data_dir: Path | None = None) -> None:
-    """Download a data set, check it, and keep it as one file."""
+    """Download and check a data set, and save it as one file."""
     from wafl.data.named.cache import data_folder, load_raw, locate
     from wafl.data.named.natural import DEBIAN, NATURAL
     from wafl.data.named.sources import SOURCES
@@ -113,7 +113,7 @@ def fetch(name: Name, data_dir: Path | None = None) -> None:
 
 @data_app.command()
 def show(name: Name, data_dir: Path | None = None) -> None:
-    """Print what is known of a data set, and how many examples its classes and clients have."""
+    """Describe a data set, with the number of examples per class or client."""
     import torch
 
     from wafl.data import load_dataset
@@ -158,7 +158,7 @@ def weights(
     preprocess: str = "unit",
     data_dir: Path | None = None,
 ) -> None:
-    """Compute client weights from optimal transport, and show the distances they come from and the W_2 they reach."""
+    """Compute client weights from optimal transport, and show the distances and the W_2 that they reach."""
     from wafl.cli.tables import transport_weights
     from wafl.data.named.domains import domains, federation_of
     from wafl.weights import barycenter, cover, mixture, nearest

@@ -9,7 +9,7 @@ from typer import Argument, Option
 from wafl.cli.terminal import Changes, make_console, one_line_errors, say, tell
 
 flower_app = typer.Typer(
-    help="Flower: an experiment as a Flower app, and what a deployment needs.",
+    help="Flower: write experiments as apps, and set up, run and watch nodes.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -24,7 +24,7 @@ def app(
     experiment: Annotated[Path | None, Argument()] = None,
     changes: Changes = None,
 ) -> None:
-    """Write a Flower app that trains what an experiment file describes; `flwr run DIR` starts it."""
+    """Write a Flower app from an experiment file; `flwr run DIR` starts it."""
     from wafl.config.read import read_experiment
 
     with one_line_errors():
@@ -47,7 +47,7 @@ def run(
     superlink: Annotated[str | None, Argument()] = None,
     config: Annotated[list[str] | None, Option("--run-config", "-c", metavar="KEY=VALUE")] = None,
 ) -> None:
-    """Start a Flower run, show its log, and end with status 1 if it failed or was stopped."""
+    """Start a Flower run, show its log, and exit with status 1 if it failed or was stopped."""
     with one_line_errors():
         from wafl.flower.ops.loopback import submit
 
@@ -65,7 +65,7 @@ def certificates(
     days: Annotated[int, Option(min=1)] = 365,
     renew: Annotated[bool, Option("--renew")] = False,
 ) -> None:
-    """Make what a closed deployment needs: a certificate for the server, and a key pair per SuperNode."""
+    """Make a certificate for the server, and a key pair per SuperNode."""
     with one_line_errors():
         from wafl.flower.ops.tls import make_certificates
 
@@ -92,14 +92,17 @@ def _renewed(folder: Path, hosts: list[str] | None, nodes: list[str], days: int)
             raise ValueError("--host is for the server's certificate, --node for keys: renew one after the other")
         files = renew_keys(folder, nodes)
         messages = [f"{name}: flwr supernode register {files.node_pub(name)} SUPERLINK" for name in nodes]
-        return [*messages, "The old keys are taken until `flwr supernode unregister` ends them: see docs/flower.md."]
+        return [
+            *messages,
+            "The old keys are valid until `flwr supernode unregister` ends them: docs/deployment.md.",
+        ]
     (until, old_ca), files = renew_certificates(folder, hosts=hosts, days=days), Certificates.open(folder)
     messages = [
         f"The server's certificate is valid until {until:%Y-%m-%d}: copy {files.server_cert.name} and "
         f"{files.server_key.name} to the server, and restart the SuperLink and the proxy."
     ]
     if old_ca is not None:
-        messages += [f"Give every node the new {files.ca.name}: the one that they have expires {old_ca:%Y-%m-%d}."]
+        messages += [f"Copy the new {files.ca.name} to every node: the old one expires {old_ca:%Y-%m-%d}."]
     return messages
 
 
@@ -115,7 +118,7 @@ def deploy(
     allow_app: AllowApp = None,
     any_app: AnyApp = False,
 ) -> None:
-    """Write one folder per machine: a proxy that lets nodes do what nodes need, systemd units, and compose files."""
+    """Write one folder per machine, with its systemd units and compose files; the server's has a proxy for nodes."""
     with one_line_errors():
         from wafl.flower.ops.deployment import Deployment, write_deployment
         from wafl.flower.ops.tls import Certificates
@@ -127,14 +130,14 @@ def deploy(
         deployment = Deployment(files, host or known[0], port, target, tuple(allow_app or ()), any_app, listen)
         folders = write_deployment(folder, deployment, node or files.nodes())
     for machine in folders:
-        tell(f"Wrote {machine}, to be copied to {target} there")
+        tell(f"Wrote {machine}: copy it to {target} on its machine")
     if listen == "127.0.0.1":
-        tell("The proxy listens on 127.0.0.1 alone: nodes on other machines need --listen ADDRESS.")
+        tell("The proxy listens only on 127.0.0.1: for nodes on other machines, pass --listen ADDRESS.")
 
 
 @flower_app.command()
 def digest(folder: Annotated[Path, Argument(metavar="APP")]) -> None:
-    """Print the digest of an app, by which the operator of a node allows it."""
+    """Print the digest of an app, for `wafl flower node --allow-app`."""
     with one_line_errors():
         from wafl.flower.ops.guard import app_digest
 
@@ -143,7 +146,7 @@ def digest(folder: Annotated[Path, Argument(metavar="APP")]) -> None:
 
 @flower_app.command()
 def fingerprint(keys: Annotated[list[Path], Argument(metavar="KEY.pub...")]) -> None:
-    """Print the fingerprints of nodes' public keys, by which the caps of an experiment name nodes."""
+    """Print the fingerprints of nodes' public keys, for the caps of an experiment."""
     with one_line_errors():
         from wafl.flower.ops.tls import key_fingerprint
 
@@ -162,7 +165,7 @@ def node(
     max_steps: Annotated[int | None, Option(min=1)] = None,
     privacy: Annotated[str | None, Option(metavar="WORDS")] = None,
 ) -> None:
-    """Run flower-supernode with its own options, and no app but those that are allowed."""
+    """Run flower-supernode, with all its options, for allowed apps only."""
     with one_line_errors():
         from wafl.flower.ops.supernode import run_node
 
@@ -177,7 +180,7 @@ def node(
 
 @flower_app.command()
 def status(study: Annotated[Path, Argument(metavar="STUDY")]) -> None:
-    """Show the nodes of a study: when each was last seen, the round, what was sent and received, who was left out."""
+    """Show the nodes of a study: last contact, round, bytes sent and received, and clients left out."""
     with one_line_errors():
         from wafl.cli.tables import nodes
         from wafl.flower.server.bulletin import read_status

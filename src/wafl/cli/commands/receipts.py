@@ -28,7 +28,7 @@ def request(
     output: Annotated[Path, Option("--output", "-o")] = Path("request.json"),
     trust: Trust = False,
 ) -> None:
-    """Ask sites about a model: write a signed request, before any of them answers."""
+    """Write a signed request that asks sites to evaluate a model."""
     with reading(trust):
         check_signing(sign, private=True)
         prepare_output(output)
@@ -41,7 +41,7 @@ def request(
         made = ask(run, asked, invite=invite, key=sign, trained=trained, deadline=deadline)
         made.save(output)
     if trained is None:
-        say("No --trained was given: nothing keeps a client that trained from answering.", typer.colors.YELLOW)
+        say("Without --trained, a client that trained can answer too.", typer.colors.YELLOW)
     few = spare(asked, len(made.invited))
     hint = " (with a lower confidence, more may)" if few == 0 else ""
     tell(f"Invited: {', '.join(made.invited)}\nOf these may stay silent: {few}{hint}")
@@ -58,7 +58,7 @@ def receipt(
     output: Annotated[Path, Option("--output", "-o")] = Path("receipt.json"),
     trust: Trust = False,
 ) -> None:
-    """Reply to a request from your own data, offline: write a signed receipt."""
+    """Write a signed receipt: your answer to a request, computed offline from your own data."""
     with reading(trust):
         check_signing(sign, private=True)
         prepare_output(output)
@@ -70,7 +70,7 @@ def receipt(
         made = reply(asked, run, own_data(data, run, None), key=sign, again=again)
         made.save(output)
     if key is None:
-        say("No --key was given: anyone can sign a request with a key of their own.", typer.colors.YELLOW)
+        say("Without --key, the request may be from anyone: its signature is not checked.", typer.colors.YELLOW)
     tell(f"{in_words(made.reply, asked.questions.minimum)}\nUnit of the data: {asked.unit}\nWritten: {output}")
 
 
@@ -80,7 +80,7 @@ def merge(
     revoked: Annotated[Path | None, Option(metavar="FILE|FOLDER")] = None,
     output: Annotated[Path, Option("--output", "-o")] = Path("next-client.json"),
 ) -> None:
-    """Merge the receipts of sites, and write what follows about the next client."""
+    """Merge the receipts of sites into a bound for the next client."""
     with reading(False):
         prepare_output(output, page=True)
         from wafl.receipts import merge as combine
@@ -93,7 +93,7 @@ def merge(
 
 
 def in_words(reply: "Numbers | None", minimum: int) -> str:
-    """Return a receipt's message to the owner, in words."""
+    """Describe the content of a receipt in words."""
     if reply is None:
         return f"The receipt says: fewer than {minimum} examples."
     values = ", ".join(f"{value:.6g}" for value in reply.values)

@@ -37,7 +37,7 @@ def evaluate(
     *,
     options: dict[str, Any],
 ) -> None:
-    """Test saved runs on their clients' held-out data while a share of the clients is attacked."""
+    """Test saved runs on held-out data while a share of the clients is attacked."""
     with reading(trust):
         settings = _settings(attack, options)
         shares = parse_numbers("attacked", attacked)
@@ -114,7 +114,7 @@ def theory(
     output: Path | None = None,
     trust: Trust = False,
 ) -> None:
-    """Print what is promised about saved runs, to whom, how surely and how loosely, and draw certificates."""
+    """Print the promises, certificates and bounds of saved runs, and draw the certificates."""
     console = make_console()
     with reading(trust):
         runs = load_runs(run)

@@ -14,7 +14,7 @@ from wafl.report import page
 
 
 def runs(output: Annotated[Path, Argument(metavar="FOLDER")] = Path("runs")) -> None:
-    """List studies: how far each has come, and what it found."""
+    """List studies with their progress and best results."""
     from wafl.cli.tables import studies
     from wafl.studies.folder import StudyFolder
 
@@ -23,7 +23,7 @@ def runs(output: Annotated[Path, Argument(metavar="FOLDER")] = Path("runs")) -> 
             raise FileNotFoundError(f"{output} is not a folder: wafl run makes one")
         folders = sorted(path.parent for path in output.glob("*/config.toml") if not is_temporary(path.parent))
         listed = [StudyFolder(folder) for folder in folders]
-        none = f"{output} holds no studies yet: wafl run makes one."
+        none = f"{output} has no studies yet: wafl run makes one."
         make_console().print(studies(listed) if listed else escape(none))
 
 
@@ -34,7 +34,7 @@ WHY = (
 
 
 def repair(folder: OneStudy, trust: Trust = False) -> None:
-    """Keep what is sound of a damaged study, and say what is dropped."""
+    """Repair a damaged study: keep its sound files, and list the dropped ones."""
     with reading(trust):
         check_study(folder)
         from wafl.studies.folder import StudyFolder
@@ -66,12 +66,12 @@ def report(
     data_dir: Path | None = None,
     trust: Trust = False,
 ) -> None:
-    """Write one page that shows what studies found; it opens in any browser, from disk, without a network."""
+    """Write one page with the results of studies, which opens in any browser without a network."""
     with reading(trust):
         page.check_page_packages()
         for path in studies:
             if not all((path / file).is_file() for file in ("config.toml", "about.json")):
-                raise ValueError(f"{path} is not a study: give a folder that wafl run made, such as runs/digits")
+                raise ValueError(f"{path} is not a study: pass the folder of one, such as runs/digits")
         from wafl.studies.pages.shown import together
 
         shown = [_study(path, quick, data_dir) for path in studies]
@@ -103,7 +103,7 @@ def _study(path: Path, quick: bool, data_dir: Path | None) -> page.Study:
         attack = make_attack(experiment.attack)
         measured = measure(runs, clients, unseen, attack, lambda what: say(f"{path}: {what}"), lost.append)
     except (ValueError, OSError, RuntimeError) as error:
-        why = f"What the models do on their data is left out: {error}"
+        why = f"The page has no results of the models on their data: {error}"
         say(f"Note: {why}", typer.colors.YELLOW)
         return show_study(path, notes=[why])
     return show_study(path, measured, clients.names, lost)
@@ -114,12 +114,12 @@ def serve(
     host: str = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535)] = 8340,
 ) -> None:
-    """Show studies in a browser while they run, on this machine only unless --host says otherwise."""
+    """Show studies in a browser while they run; only on this machine, unless you pass --host."""
     from wafl.studies.pages.live import make_server
 
     with one_line_errors():
         if not folder.is_dir():
-            raise ValueError(f"{folder} is not a folder: give one that holds studies, such as runs")
+            raise ValueError(f"{folder} is not a folder: pass a folder of studies, such as runs")
         server = make_server(folder, host, port)
     say(f"{folder} is shown at {server.url} until you press Ctrl-C.")
     with server:

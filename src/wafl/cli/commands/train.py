@@ -83,7 +83,9 @@ def run(
             check_page_packages()
         if experiment is not None:
             if experiment.suffix != ".toml" and not experiment.exists():
-                raise ValueError(f"{experiment} is no experiment file: to train a method, use --method {experiment}")
+                raise ValueError(
+                    f"{experiment} is not an experiment file: to train a method, pass --method {experiment}"
+                )
             _refuse_options(context)
             read_toml(experiment)  # a file that is none is refused without torch
             from wafl.config.read import read_experiment
@@ -162,7 +164,7 @@ def resume(
     serve: Serve = False,
     trust: Trust = False,
 ) -> None:
-    """Continue a study where it was interrupted, to the same numbers as if it had not been."""
+    """Continue an interrupted study; its results equal an uninterrupted study's."""
     with reading(trust):
         if serve:  # before a study is written
             check_page_packages()
@@ -186,7 +188,7 @@ def tune(
     changes: Changes = None,
     output: Path | None = None,
 ) -> None:
-    """Try the same number of settings of every method, and write the experiment with the best."""
+    """Tune every method with the same number of trials, and write an experiment file with the best settings."""
     with one_line_errors():
         read_toml(experiment)
         from wafl.studies.tune import TunedExperiment
@@ -203,11 +205,11 @@ def _search(tuned: TunedExperiment) -> Tuning:
     search = tuned.search
     tell(f"{tuned.plan.who}\n{search.trials} trials per method, judged by {search.words()}\n")
     if tuned.known:
-        tell(f"Done before: {', '.join(tuned.known)}.")
+        tell(f"Already finished: {', '.join(tuned.known)}.")
 
     def kept() -> str:
-        done = f"What was done is in {tuned.trials_file}, and the same command goes on with the others."
-        return done if tuned.trials_file.exists() else "No method was done yet."
+        done = f"Finished methods are in {tuned.trials_file}; the same command continues with the others."
+        return done if tuned.trials_file.exists() else "No method was finished."
 
     with watched(make_console(), Warning, kept), shown("trials"):
         return tuned.run()
@@ -222,14 +224,14 @@ def _show(tuned: TunedExperiment, tuning: Tuning) -> None:
     edges = [f"[yellow]{name}:[/] {edge}." for name, best in tuning.best.items() for edge in best.edges]
     if edges:
         output = escape(shlex.quote(str(tuned.output)))
-        hint = f"Look further: wafl tune {output} searches around what was chosen; or widen \\[tune.space]."
+        hint = f"To search around the chosen values: wafl tune {output}; or widen \\[tune.space]."
         console.print("\n".join([*edges, hint]), highlight=False)
     for name, trials in tuning.trials.items():
         if name not in tuning.best:
             reason = escape(str(trials[0].diverged))
-            console.print(f"[red]{name}:[/] every trial diverged, and its setting was left as it was: {reason}")
+            console.print(f"[red]{name}:[/] every trial diverged, so its setting is unchanged: {reason}")
     command = f"wafl run {shlex.quote(str(tuned.output))}"
-    tell(f"\nAll trials: {tuned.trials_file}\nTo train and test what was chosen, once: {command}")
+    tell(f"\nAll trials: {tuned.trials_file}\nTo train and test the chosen settings once: {command}")
 
 
 def train_and_show(study: Study, *, quiet: bool = False, as_json: bool = False, serve: bool = False) -> None:
@@ -239,7 +241,7 @@ def train_and_show(study: Study, *, quiet: bool = False, as_json: bool = False, 
     from wafl.studies.pages.figures import draw_figures
 
     if quiet and as_json:
-        raise ValueError("--quiet and --json exclude each other: give one")
+        raise ValueError("--quiet and --json exclude each other: pass one of them")
     console, path = make_console(quiet=quiet or as_json), study.folder.path
     shown_path = escape(str(path))
     seeds = len(study.plan.experiment.seeds)
@@ -248,7 +250,7 @@ def train_and_show(study: Study, *, quiet: bool = False, as_json: bool = False, 
         f"{seeds} seed{'s side by side' if seeds > 1 else ''}; results go to [bold]{shown_path}[/]\n"
     )
     bars = Bars(study, console, "json" if as_json else "quiet" if quiet else "bars")
-    kept = f"What was done is in {path}. To resume: wafl resume {shlex.quote(str(path))}"
+    kept = f"Finished work is in {path}. To resume: wafl resume {shlex.quote(str(path))}"
     served = _served(path) if serve else nullcontext()
     with watched(console, TrainingWarning, lambda: kept), shown("", wanted=False), bars.display, served:
         try:
@@ -262,7 +264,7 @@ def train_and_show(study: Study, *, quiet: bool = False, as_json: bool = False, 
             bars.display.stop()
             if isinstance(error, DivergedError):
                 console.print(comparison(study.folder.read_results()))
-            console.print(f"\nWhat had finished is in [bold]{shown_path}[/].")
+            console.print(f"\nFinished work is in [bold]{shown_path}[/].")
             raise
     if as_json:
         print(json.dumps({"event": "results", "study": str(path), **results}), flush=True)
@@ -288,7 +290,7 @@ def _next_commands(study: Study, results: Mapping[str, Any]) -> list[str]:
     ]
     if experiment.engine != "flower" and trained:
         run = shlex.quote(str(trained[0]))
-        commands[f"certify {run}"] = "upper bounds on the loss by distance from the data, as a file to check"
+        commands[f"certify {run}"] = "upper bounds on the loss by distance from the data, in a file to check"
         if experiment.data.unseen is not None:
             metric, what = (" --metric error", "error") if results["measure"] == "accuracy" else ("", "loss")
             commands[f"next-client {run}{metric}"] = f"an upper bound on the {what} of the next client"
