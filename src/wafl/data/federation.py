@@ -159,7 +159,7 @@ class Federation:
 
     @classmethod
     def from_folder(cls, folder: str | os.PathLike[str], **options: Unpack[Options]) -> Self:
-        """Pack a folder of ``.npy`` files, whose examples stay on disk and may be larger than the memory.
+        """Pack a folder of ``.npy`` files; the examples stay on disk and may be larger than the memory.
 
         The folder contains all clients in one array, one after another, as ``x.npy``, ``y.npy`` and ``offsets.npy``
         (see :meth:`from_offsets`), which suits any number of clients. Or it contains one folder per client, with the

@@ -185,7 +185,7 @@ def make_score(
     for client in present:
         rows = slice(*clients.test.offsets[client : client + 2].tolist())
         total = weight[rows].sum()
-        # A client whose labels have vanished under a strong shift has no weight, and is shown as it is.
+        # A client without labels after a strong shift has no weight, and is shown unchanged.
         share = weight[rows] / total if total > 0 else torch.full_like(weight[rows], 1.0 / len(weight[rows]))
         scores.append(
             ClientScore(

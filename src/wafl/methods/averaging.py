@@ -1,4 +1,4 @@
-"""Define federated averaging, the baseline, and methods whose clients take other local steps."""
+"""Define federated averaging, the baseline, and methods with other local steps."""
 
 from wafl.local import SAM, ControlVariates, Prox
 from wafl.methods.preset import Served, Stepped, Weighted, preset
@@ -20,13 +20,13 @@ class FedAvg(Weighted, Served, Stepped):
     "If clients take many local steps and drift apart.",
 )
 class FedProx(Prox, Weighted, Served):
-    """FedAvg whose clients pay ``mu / 2 ||params - start||^2`` for moving away from the server's model."""
+    """FedAvg with a penalty of ``mu / 2 ||params - start||^2`` on the way from the server's model."""
 
 
 @preset(
     'Karimireddy et al., "SCAFFOLD: Stochastic controlled averaging for federated learning", ICML 2020',
     r"\theta_i \leftarrow \theta_i - \eta \, (\nabla f_i(\theta_i) - c_i + c)",
-    "If clients whose data differ take many local steps, and can keep a vector between rounds.",
+    "If clients have different data, take many local steps, and can keep a vector between rounds.",
 )
 class SCAFFOLD(ControlVariates, Weighted, Served):
     """FedAvg with control variates, which keep clients with different data from drifting apart between rounds."""
@@ -40,4 +40,4 @@ class SCAFFOLD(ControlVariates, Weighted, Served):
     "If clients end in sharp minima that differ: flat ones are nearer to each other, and generalize better.",
 )
 class FedSAM(SAM, Weighted, Served):
-    """FedAvg whose clients descend to flat minima (see :class:`wafl.local.SAM`)."""
+    """FedAvg with local steps toward flat minima (see :class:`wafl.local.SAM`)."""

@@ -49,8 +49,8 @@ class ResilientWAFL(Resilient, Weighted, Served, Stepped):
     "a ball of order 1 around each client and ADMM, here by local steps and for cross-entropy",
     r"\min_\theta \sum_i \lambda_i \sup_{W_1(Q, P_i) \le \rho} \mathbb{E}_Q \, \ell(\theta, z), \qquad u_i "
     r"\leftarrow u_i + c (\theta_i - \bar\theta), \quad \bar\theta \leftarrow \sum_i \lambda_i (\theta_i + u_i / c)",
-    "For a linear model whose clients each have little data: balls of order 1 are a price for how steep the model is.",
-    lacks={"bounds": "use WAFL(radius=..., power=1, local=wafl.local.consensus()), whose one ball may have bounds"},
+    "For a linear model, if each client has little data: balls of order 1 penalize the slope of the model.",
+    lacks={"bounds": "use WAFL(radius=..., power=1, local=wafl.local.consensus()), which may have bounds"},
 )
 class DRFL(Consensus, Weighted, Served):
     """A Wasserstein ball of order 1 around each client's data, by ADMM, for linear models with cross-entropy.

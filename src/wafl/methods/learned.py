@@ -1,4 +1,4 @@
-"""Define methods whose client weights ascend the losses, step by step, to the worst mixture of the clients."""
+"""Define methods that move client weights up the losses, step by step, to the worst mixture of the clients."""
 
 from wafl.local import GradientControl
 from wafl.methods.preset import Served, Stepped, preset
@@ -25,7 +25,7 @@ class AFL(Served, Stepped, client_weights=Agnostic):
     "For the worst mixture of many clients: it samples, and takes local steps. With prox (c above) it is DRFA-Prox.",
 )
 class DRFA(Served, Stepped, client_weights=Snapshot):
-    """AFL's problem with local steps and sampled clients, whose weights climb the losses of a snapshot."""
+    """AFL's problem with local steps and sampled clients; the weights ascend the losses of a snapshot."""
 
     weights_step: Climb = 0.01
     prox: Evenness = 0.0
@@ -63,9 +63,9 @@ class GroupDRO(Served, Stepped, client_weights=Group):
     'Zhang et al., "Federated domain generalization with generalization adjustment", CVPR 2023',
     r"\lambda_i \leftarrow \lambda_i + \frac{d}{m} \Big( 1 - \frac{t}{T} \Big) \frac{g_i}{\max_j |g_j|}, \text{ cut "
     r"off at } 0 \text{ and scaled to sum to } 1, \qquad g_i = f_i(\theta) - f_i(\theta_i)",
-    "If clients are domains and a new domain is to come: what the mean of the models takes from a client counts.",
+    "If clients are domains, and the model is for a new domain: clients that averaging harms count more.",
 )
 class FedDGGA(Served, Stepped, client_weights=Gap):
-    """FedAvg whose clients gain weight if averaging raises their loss (see :class:`wafl.weights.Gap`)."""
+    """FedAvg with more weight for clients if averaging raises their loss (see :class:`wafl.weights.Gap`)."""
 
     weights_step: Adjustment = 0.2

@@ -1,4 +1,4 @@
-"""Define methods whose client weights are a function of the losses in a round's cohort."""
+"""Define methods that compute client weights from the losses in a round's cohort."""
 
 from wafl.methods.preset import Served, Stepped, preset
 from wafl.objectives import ProjectedAscent
@@ -52,7 +52,7 @@ class TERM(Tilted, Served, Stepped):
     "If adversarial training of clients with different labels is unstable.",
 )
 class SFAT(Slack, ProjectedAscent, Served, Stepped):
-    """FedPGM whose clients with small adversarial losses count more (see :class:`wafl.weights.Slack`)."""
+    """FedPGM with more weight for clients with small adversarial losses (see :class:`wafl.weights.Slack`)."""
 
 
 @preset(

@@ -1,4 +1,4 @@
-"""Define methods whose server does more than average the clients' models."""
+"""Define methods with a server that does more than average the clients' models."""
 
 from wafl.local import Dynamic
 from wafl.methods.preset import Stepped, Weighted, preset
@@ -14,7 +14,7 @@ from wafl.servers.rescaled import Agreement, Epsilon
     "If clients are domains and a new domain is to come: what only some of them share is learned more slowly.",
 )
 class FedGMA(Weighted, Stepped, server=Masked):
-    """FedAvg whose parameters move less where clients disagree on the direction."""
+    """FedAvg with smaller changes of parameters where clients disagree on the direction."""
 
     threshold: Agreement = Masked.threshold
 
@@ -56,7 +56,7 @@ class FedYogi(Yogi, Weighted, Stepped):
     "If clients take different numbers of local steps: FedAvg would favor those that take more.",
 )
 class FedNova(Weighted, Stepped, server=Normalized):
-    """FedAvg whose clients count equally for any number of local steps (see :class:`wafl.servers.Normalized`)."""
+    """FedAvg in which clients count equally for any number of local steps (see :class:`wafl.servers.Normalized`)."""
 
 
 @preset(
@@ -65,8 +65,8 @@ class FedNova(Weighted, Stepped, server=Normalized):
     r"\tfrac{\alpha}{2} \|\vartheta - \theta\|^2, \quad g_i \leftarrow g_i - \alpha (\theta_i - \theta), \quad "
     r"h \leftarrow h - \alpha \sum_{i \in S} \lambda_i (\theta_i - \theta), \quad "
     r"\theta \leftarrow \bar\theta - h / \alpha",
-    "If clients whose data differ take many local steps, and can keep a vector between rounds; it sends no more than "
-    "FedAvg.",
+    "If clients have different data, take many local steps, and can keep a vector between rounds; it sends "
+    "no more than FedAvg.",
 )
 class FedDyn(Dynamic, Weighted, server=DynamicServer):
     """FedAvg with a penalty that changes in each round, so that clients agree on their common optimum."""

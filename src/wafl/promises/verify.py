@@ -104,7 +104,7 @@ class Verification(Checked):
     Args:
         lines: the lines of the certificate: its model, each radius, and other information.
         clients: a line for each client, by name.
-        share: the share of the weight that belongs to clients whose numbers were recomputed.
+        share: the total weight of clients with recomputed numbers.
         signed: whether the owner of the given key signed the file.
         promise: the certificate in the file; as text, it is the statement in words.
     """

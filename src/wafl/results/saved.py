@@ -129,7 +129,7 @@ def has_own_model(path: str | os.PathLike[str]) -> bool:
     try:
         return unsealed(read_limited(Path(path) / "run.json")).get("model") is None
     except (OSError, ValueError):
-        return False  # load_run will say what is wrong
+        return False  # load_run explains the error
 
 
 def saved_history(path: str | os.PathLike[str]) -> History:

@@ -48,7 +48,7 @@ class Coverage:
 
     @property
     def share(self) -> float:
-        """The share of the clients whose coverage is at least the promised one."""
+        """The share of clients with at least the promised coverage."""
         return fmean(value >= self.promised for value in self.covered)
 
     @property

@@ -55,7 +55,7 @@ class Calibration:
         return "\n".join([*rows, f"{norm_name(self.norm)} ball, {self.unit}; loss is the mean of phi_gamma"])
 
     def gamma_for(self, radius: float) -> float:
-        """Return the gamma whose achieved radius is ``radius``.
+        """Return the gamma with this achieved radius.
 
         If the radius jumps there, this is the smallest gamma that stays below it. The achieved radius decreases as
         gamma increases, so each query to all clients narrows a bracket.
@@ -76,7 +76,7 @@ class Calibration:
         return limit + high
 
     def gamma_matching(self, attack: Attack) -> float:
-        """Return the gamma whose moves are as large as an attack's, such as ``wafl.PGD(epsilon=0.3)``."""
+        """Return the gamma with moves as large as an attack's, such as ``wafl.PGD(epsilon=0.3)``."""
         return self.gamma_for(self.size_of(attack))
 
     def size_of(self, attack: Attack) -> float:
@@ -104,7 +104,7 @@ class Calibration:
         return [cost ** (1.0 / self.objective.power) for cost in costs]
 
     def _bracket(self, radius: float) -> tuple[float, float]:
-        """Return two gammas whose achieved radii enclose the wanted radius, from the grid or beyond it."""
+        """Return two gammas with achieved radii below and above ``radius``, from the grid or beyond it."""
         points = dict(zip(self.gammas, self.radii, strict=True))
         while not any(achieved > radius for achieved in points.values()):
             gamma = min(points) / 4.0
@@ -148,7 +148,7 @@ def calibrate(
 
     Args:
         model: a model, or a run, which brings its loss and client weights.
-        clients: the federation whose examples are mixed.
+        clients: the federation with the examples.
         gammas: the prices of transport to evaluate; at least one.
         norm: the ground norm, 1, 2 or inf.
         power: the order of the transport cost, 1 or 2.

@@ -123,7 +123,7 @@ def sweep(
     Args:
         model: any module that treats each example separately; it is copied.
         clients: the clients and their examples.
-        method: the method whose options vary.
+        method: the method with the varied options.
         grid: values for options of the method (``gamma``, ``epsilon``, ``server``, ...) and of the schedule
             (``rounds``, ``learning_rate``, ``seed``, ...); these replace the options below.
 

@@ -136,7 +136,7 @@ EDGE = 0.15
 class Trial:
     """One setting of a method and its result on held-out data."""
 
-    setting: Annotated[Setting, "The values of what was searched."]
+    setting: Annotated[Setting, "The values of the searched options."]
     value: Annotated[float | None, "The held-out metric; None if the trial diverged."]
     diverged: Annotated[str | None, "Why it diverged, if it did."] = None
 
@@ -147,10 +147,10 @@ class Best:
 
     method: Annotated[Method, "The method with the chosen options."]
     schedule: Annotated[dict[str, Any], "The schedule with the chosen values, without the seed."]
-    setting: Annotated[Setting, "The chosen values of what was searched."]
+    setting: Annotated[Setting, "The chosen values of the searched options."]
     value: Annotated[float, "The held-out metric."]
     why: Annotated[str, "The reason, in words."]
-    edges: Annotated[tuple[str, ...], "Values at an end of what was tried, in words: a wider range may be better."] = ()
+    edges: Annotated[tuple[str, ...], "Values at an end of their range, in words: a wider range may be better."] = ()
 
 
 @documented
@@ -161,7 +161,7 @@ class Tuning:
     trials: Annotated[
         dict[str, list[Trial]], "The trials of each method as they were drawn; the first is its own setting."
     ]
-    best: Annotated[dict[str, Best], "The choice for each method; a method whose trials all diverged is left out."]
+    best: Annotated[dict[str, Best], "The choice for each method, except for methods of which all trials diverged."]
     measure: Annotated[str, "What the values are."]
     larger_is_better: Annotated[bool, "Whether a larger value is better."]
 

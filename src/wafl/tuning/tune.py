@@ -57,7 +57,7 @@ def tune(
     progress: bool | None = None,
     **schedule: Any,
 ) -> Tuning:
-    """Try the same number of settings of every method, and choose the best of each on held-out training data.
+    """Tune every method with the same number of trials, judged on held-out training data.
 
     The first trial of a method is its given setting; the others are spread over the space. Trials train as lanes of one
     batched run. A trial that diverges loses, and does not stop the others. The clients' test examples are never read.

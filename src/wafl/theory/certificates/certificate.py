@@ -89,7 +89,7 @@ class Question:
     """The options of a certificate (see :func:`wafl.certify`); ``steep`` and ``bent`` are L_z and L_zz.
 
     ``finite_above`` applies to linear models with a known phi_gamma: the gamma above which phi_gamma is finite.
-    ``by_margins`` means that the model is a network whose margins have known slopes
+    ``by_margins`` means that the model is a network with known slopes of its margins
     (:mod:`wafl.theory.networks.margins`). With a finite ``label_cost``, the clients let their labels change
     (:mod:`wafl.theory.certificates.mixture`).
     """
@@ -239,7 +239,7 @@ class Certificates:
     ) -> Path:
         """Write a file that anyone can check with :func:`wafl.verify`, and a readable page next to it, ``NAME.md``.
 
-        The file contains what the checker proves by itself. Its proofs are simpler than the search of
+        The file contains the bounds that the checker can prove alone. Its proofs are simpler than the search of
         :func:`wafl.certify`, so its values may be somewhat larger: print the certificate to see both. Without a proof,
         the file contains the estimates, attested by you, and the reason.
 
@@ -307,7 +307,7 @@ class Certificates:
         caveats = {name: certificates.caveat for name, certificates in {"this run": self, **others}.items()}
         lead = " ".join(f"{name}: {caveat}" for name, caveat in caveats.items() if caveat is not None)
         if not all(caveats.values()):
-            certified = "The loss that an objective reaches inside the ball lies below what is certified for all of it."
+            certified = "The achieved loss of a distribution in the ball is below the certified loss of the whole ball."
             lead = f"{lead} {certified}".strip()
         section = Section("Radius", lead, [Walks(walks, caption)])
         return write_page(Page("WAFL report", [Study("certificates", [section])]), Path(path))

@@ -98,7 +98,7 @@ def certify(
 
     Args:
         model: a model, or a run, which brings its loss and client weights.
-        clients: the federation whose examples are mixed.
+        clients: the federation with the examples.
         radii: the radii, in the unit of the data; at least one.
         norm: the ground norm, 1, 2 or inf.
         power: the order of the ball, 1 or 2. For 1, the worst loss of a linear model with cross-entropy is exactly
@@ -107,7 +107,7 @@ def certify(
             output. It is exact for linear classifiers, and an upper bound for networks with known layers (useful for
             :func:`wafl.models.lipschitz`) or with an attribute ``lipschitz = ...``.
         gap: the allowed gap between a linear model's certificate and the achieved loss, relative to the latter. A
-            smaller gap takes longer. The search stops early for models whose classes all compete; in l_inf, the
+            smaller gap takes longer. The search stops early for models in which all classes compete; in l_inf, the
             measured gaps were up to 3%.
         split: ``"train"`` or ``"test"`` examples.
         client_weights: the center of the ball; by default the run's final weights, or by examples for a plain model.
@@ -333,4 +333,4 @@ def quantity_of(metric: str) -> Quantity:
 def check_question(power: int, gap: float) -> None:
     """Raise ValueError if the order of the ball or the gap is out of range."""
     Choice((1, 2)).check("power", power)
-    Range(1e-6, 1.0, ": 0.02 asks for a certificate 2% above what is reached").check("gap", gap)
+    Range(1e-6, 1.0, ": 0.02 asks for a certificate 2% above the reached loss").check("gap", gap)

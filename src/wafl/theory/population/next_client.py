@@ -51,9 +51,9 @@ class NextClient:
     norm: Annotated[float, "The ground norm."]
     unit: Annotated[str, "The unit of the data."]
     confidence: Annotated[float, "The probability with which each statement holds; see :meth:`next_confidence`."]
-    proven: Annotated[bool, "Whether the certified losses are proven; otherwise they rest on estimates of L_z or L_zz."]
-    quantity: Annotated[Quantity, "What is certified."]
-    fallback: Annotated[bool, "Whether :meth:`next` lowers the confidence to what the clients support."] = False
+    proven: Annotated[bool, "Whether the certified losses are proven; otherwise they use estimates of L_z or L_zz."]
+    quantity: Annotated[Quantity, "The certified metric."]
+    fallback: Annotated[bool, "If True, :meth:`next` uses a lower confidence if the clients require it."] = False
     source: Annotated[Source | None, "The model and the clients that trained, for :meth:`save`."] = None
     unseen: Annotated[Federation | None, "The clients that did not train, for :meth:`save`."] = None
     reason: Annotated[str, "Why the certified losses are not proven; empty if they are."] = ""
@@ -305,7 +305,7 @@ def next_client(
         curvature: as in :func:`wafl.certify`.
         loss: the loss to use instead of the run's loss; cross-entropy for a plain model.
         invited: the names of all clients that were asked, fixed before any of them answered; by default those in
-            `unseen`. A client that is not in `unseen`, or whose number is not finite, counts as infinity.
+            `unseen`. A client that is not in `unseen`, or has no finite number, counts as infinity.
         seed: the seed of the objective.
 
     >>> import wafl

@@ -52,7 +52,7 @@ class Caps:
     sizes: Annotated[
         Mapping[str, int] | None,
         Named(Count()),
-        "Training examples of clients whose sizes you know, by name, or on other machines by the fingerprint of the "
+        "Known numbers of training examples of clients, by name, or on other machines by the fingerprint of the "
         "node's key (FINGERPRINT or FINGERPRINT/NAME): they count as you say, and are not capped.",
     ] = None
 

@@ -27,7 +27,7 @@ class Faults:
     """
 
     dropout: Annotated[float, RATE, "The rate of clients that do not reply."] = 0.0
-    late: Annotated[float, RATE, "The rate of clients whose reply comes too late to count."] = 0.0
+    late: Annotated[float, RATE, "The rate of clients with a reply that comes too late to count."] = 0.0
     nan: Annotated[float, RATE, "The rate of replies full of NaN."] = 0.0
     infinity: Annotated[float, RATE, "The rate of replies full of infinity."] = 0.0
     wrong_shape: Annotated[float, RATE, "The rate of replies that are too short."] = 0.0
