@@ -202,11 +202,11 @@ def test_a_flower_run_that_failed_ends_with_a_failure(
     stand_in.write_text(FLWR.format(status=status))
     stand_in.chmod(0o755)
     monkeypatch.setattr("wafl.flower.ops.loopback.find_tool", lambda _: str(stand_in))
-    status, output, complaint = run("run", "my-app", "mine", "-c", "schedule.rounds=5", "-c", "seeds='[1]'")
-    assert status == code
+    ended, output, complaint = run("run", "my-app", "mine", "-c", "schedule.rounds=5", "-c", "seeds='[1]'")
+    assert ended == code
     assert "asked: run my-app mine --stream --run-config=schedule.rounds=5 seeds='[1]'" in output
     assert "c01 ?[2J" in output
     assert ("ended as" in complaint) == (code == 1)
-    status, _, complaint = run("run", "nothing")
-    assert status == 2
+    ended, _, complaint = run("run", "nothing")
+    assert ended == 2
     assert "started no Flower run" in complaint

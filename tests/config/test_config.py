@@ -39,19 +39,19 @@ NAN, INF = math.nan, math.inf
 # -- Every key ------------------------------------------------------------------------------------------------
 
 
+SLOTS: dict[str, Mapping[str, Any]] = {
+    "client_weights": RULES, "server": {**OPTIMIZERS, **AGGREGATES}, "local": LOCAL_STEPS, "optimizer": OPTIMIZERS,
+}  # fmt: skip
 OPTIONS: dict[str, Any] = {
     "Schedule": Schedule,
     "Faults": Faults,
     "Tolerance": Tolerance,
     "Caps": Caps,
     "Privacy": Privacy,
+    **{name: preset.options for name, preset in wafl.METHODS.items()},
+    **{f"{slot}_{kind}": part for slot, kinds in SLOTS.items() for kind, part in kinds.items()},
 }
-"""The dataclasses whose options are keys of a file, by what the schema calls their tables."""
-OPTIONS |= {name: preset.options for name, preset in wafl.METHODS.items()}
-SLOTS: dict[str, Mapping[str, Any]] = {
-    "client_weights": RULES, "server": {**OPTIMIZERS, **AGGREGATES}, "local": LOCAL_STEPS, "optimizer": OPTIMIZERS,
-}  # fmt: skip
-OPTIONS |= {f"{slot}_{kind}": part for slot, kinds in SLOTS.items() for kind, part in kinds.items()}
+"""The dataclasses with the options that are keys of a file, by the names of their tables in the schema."""
 
 
 def declared(option: Option) -> dict[str, Any] | None:
@@ -102,7 +102,7 @@ def test_the_schema_of_an_option_has_its_declared_limits(name: str, key: str) ->
     option, schema = own_options(name)[key], TABLES[name].keys[key]
     expected, single = declared(option), schema
     for union in ("anyOf", "oneOf"):
-        branches = [branch for branch in single.get(union, ()) if branch != {"type": "null"}]
+        branches = [branch for branch in single.get(union) or () if branch != {"type": "null"}]
         if branches and single != expected:
             single = {union: branches} if {union: branches} == expected else branches[0]
     if expected is not None:
