@@ -70,6 +70,17 @@ def test_what_a_scale_changes_later_changes_no_full_experiment() -> None:
     assert whole["fig-attacked-share-mnist-paper"] == before
 
 
+@pytest.mark.parametrize("part_name", ["cifar10", "mnist"])
+def test_small_models_of_the_papers_figure_have_learned(part_name: str, tmp_path: Path) -> None:
+    """Guessing has a loss of 2.30 and an accuracy of 10%: a picture of models that guess would show nothing."""
+    part = next(each for each in files.read("figure-4", "paper", "small") if each.part == part_name)
+    path = reproduce.reproduce(part, tmp_path / "out", tmp_path / "work", quiet, methods=["fedavg"])
+    assert path is not None
+    clean = [row for row in json.loads(path.read_text())["rows"] if row["attacked"] == 0]
+    assert clean
+    assert all(row["loss"] < 1.7 and row["accuracy"] > 40.0 for row in clean)
+
+
 def test_a_picture_has_no_axis_above_100_percent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from matplotlib.figure import Figure
 
