@@ -237,6 +237,25 @@ def test_an_unknown_argument_of_a_sweep_is_named():
         call(wafl.sweep, {"gamma": [1.0]}, roundz=3)
 
 
+@pytest.mark.parametrize(
+    ("typo", "message"),
+    [
+        (lambda: wafl.load_dataset("digits", data="."), "load_dataset has no option 'data': did you mean 'data_dir'"),
+        (lambda: wafl.load_dataset("digits").partition(num_client=4), "partition has no option 'num_client'.*clients'"),
+        (lambda: classes().hold_out(0.5, sed=1), "hold_out has no option 'sed': did you mean 'seed'"),
+        (lambda: wafl.Federation.from_arrays([], boundss=(0, 1)), "Federation has no option 'boundss'.*'bounds'"),
+        (lambda: wafl.PGD(eps=0.1), "PGD has no option 'eps': did you mean 'epsilon'"),
+        (lambda: wafl.evaluate(None, None, attacks=[]), "evaluate has no option 'attacks': did you mean 'attack'"),
+        (lambda: wafl.certify(None, None, radius=0.1), "certify has no option 'radius': did you mean 'radii'"),
+        (lambda: wafl.next_client(None, None, None, radii=[1]), "next_client has no option 'radii'.*'radius'"),
+        (lambda: wafl.prediction_sets(None, None, cover=0.9), "prediction_sets has no option 'cover'.*'coverage'"),
+    ],
+)
+def test_an_unknown_option_is_answered_with_the_closest_one(typo, message):
+    with pytest.raises(TypeError, match=message):
+        typo()
+
+
 def test_fit_and_sweep_share_their_options():
     fit, sweep = (inspect.signature(function).parameters for function in (wafl.fit, wafl.sweep))
     assert list(sweep) == ["model", "clients", "method", "grid", *list(fit)[3:]]
@@ -280,6 +299,13 @@ def mean_loss(outputs, y):
 def test_a_model_that_cannot_be_trained_is_refused_with_a_remedy(model, message):
     with pytest.raises(ValueError, match=message):
         call(wafl.fit, model=model, method=wafl.FedAvg())
+
+
+@pytest.mark.parametrize("model", [nn.Linear(64, 10), nn.Sequential(nn.Linear(64, 10))])
+def test_a_linear_model_of_images_must_flatten_them(model):
+    clients = wafl.load_dataset("digits").partition(num_clients=4, iid=True)
+    with pytest.raises(ValueError, match=r"does not take .*takes 64 numbers: put torch\.nn\.Flatten\(\) before it"):
+        wafl.fit(model, clients, wafl.FedAvg(), rounds=1, local_steps=1)
 
 
 def test_layers_without_hidden_state_are_accepted():

@@ -139,6 +139,15 @@ def test_what_nothing_can_be_said_about_is_refused_with_a_remedy():
         wafl.next_client(MODEL, seen, other)
 
 
+def test_clients_that_trained_do_not_stand_for_a_new_one():
+    clients = world(6, 8)
+    seen, unseen = clients.hold_out(0.5)
+    for whole in (unseen, clients):
+        with pytest.raises(ValueError, match=r"cannot stand for a new client.*examples of client \d among the clients"):
+            wafl.next_client(MODEL, clients, whole)
+    assert len(wafl.next_client(MODEL, seen, unseen).names) == 3
+
+
 @pytest.mark.parametrize(("radius", "proven"), [(0.0, True), (0.5, False)])
 def test_a_network_of_unknown_layers_gets_an_estimate_unless_nothing_moves(radius, proven):
     model = nn.Sequential(nn.Linear(2, 4), nn.ELU(), nn.Linear(4, 2))

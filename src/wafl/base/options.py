@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, replace
-from functools import cache, update_wrapper
+from functools import cache, update_wrapper, wraps
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import (
@@ -293,7 +293,9 @@ def frozen(kind: type[T]) -> type[T]:
     checked: Any = kind
     if not hasattr(checked, "__post_init__"):
         checked.__post_init__ = check_options
-    return documented(dataclass(frozen=True)(kind))
+    made: Any = dataclass(frozen=True)(kind)
+    made.__init__ = naming(made.__init__, kind.__name__)
+    return documented(made)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
@@ -322,6 +324,30 @@ def unknown_option(owner: str, name: str, known: Collection[str]) -> str:
     """Return the message about an option that does not exist, with the closest name or all names."""
     hint = did_you_mean(name, known) or f": it has: {', '.join(known)}"
     return f"{owner} has no option {name!r}{hint}"
+
+
+def check_names(owner: str, given: Collection[str], signature: inspect.Signature) -> None:
+    """Raise TypeError if a keyword is not in the signature, with the closest option."""
+    for name in given:
+        if name not in signature.parameters:
+            raise TypeError(unknown_option(owner, name, [each for each in signature.parameters if each != "self"]))
+
+
+def naming(function: Callable[P, T], owner: str = "") -> Callable[P, T]:
+    """Decorate a function so that the error about an unknown option names its owner and the closest option.
+
+    >>> naming(lambda *, rounds=1: rounds, "train")(round=2)
+    Traceback (most recent call last):
+    TypeError: train has no option 'round': did you mean 'rounds'?
+    """
+    signature, owner = inspect.signature(function), owner or function.__name__
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        check_names(owner, kwargs, signature)
+        return function(*args, **kwargs)
+
+    return called
 
 
 def _is_number(value: Any, kind: type) -> bool:

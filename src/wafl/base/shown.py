@@ -11,6 +11,8 @@ from datetime import timedelta
 from functools import wraps
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from wafl.base.options import naming
+
 if TYPE_CHECKING:
     from rich.progress import Progress as Display
 
@@ -99,11 +101,13 @@ def shows(what: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorate a function so that it shows a line if its argument ``progress`` allows (:func:`shown`)."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        named = naming(function)
+
         @wraps(function)
         def showing(*args: P.args, **kwargs: P.kwargs) -> R:
             wanted = kwargs.get("progress")
             with shown(what, None if wanted is None else bool(wanted)):
-                return function(*args, **kwargs)
+                return named(*args, **kwargs)
 
         return showing
 

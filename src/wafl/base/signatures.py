@@ -1,11 +1,11 @@
 """Decorate functions that take the options of a dataclass by name, and list the options in their help."""
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from wafl.base.options import plain_signature, unknown_option, with_arguments
+from wafl.base.options import check_names, plain_signature, with_arguments
 
 A_contra = TypeVar("A_contra", contravariant=True)
 B_contra = TypeVar("B_contra", contravariant=True)
@@ -40,7 +40,7 @@ def taking(
 
         @wraps(function)
         def called(*args: Any, **kwargs: Any) -> R_co:
-            _check_names(function.__name__, kwargs, signature)
+            check_names(function.__name__, kwargs, signature)
             try:
                 bound = signature.bind(*args, **kwargs).arguments
             except TypeError as error:
@@ -66,7 +66,7 @@ def listing(kind: type, **defaults: Any) -> Callable[[Callable[P, T]], Callable[
 
         @wraps(function)
         def called(*args: Any, **kwargs: Any) -> T:
-            _check_names(function.__name__, kwargs, signature)
+            check_names(function.__name__, kwargs, signature)
             return function(*args, **{**defaults, **kwargs})
 
         return _with_help(called, signature, kind)
@@ -88,11 +88,3 @@ def _with_help(called: Any, signature: inspect.Signature, kind: type) -> Any:
     called.__signature__ = signature
     called.__doc__ = with_arguments(called.__doc__ or "", kind)
     return called
-
-
-def _check_names(function: str, given: Collection[str], signature: inspect.Signature) -> None:
-    """Raise TypeError if a keyword is not in the signature."""
-    options = [name for name, each in signature.parameters.items() if each.kind is inspect.Parameter.KEYWORD_ONLY]
-    for name in given:
-        if name not in signature.parameters:
-            raise TypeError(unknown_option(function, name, options))

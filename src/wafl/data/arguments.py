@@ -45,6 +45,23 @@ def check_alike(seen: Federation, unseen: Federation) -> None:
             )
 
 
+def check_apart(seen: Federation, unseen: Federation) -> None:
+    """Raise ValueError if a held-out client has the examples of a client that trained."""
+    trained = {digest: name for name, digest in client_digests(seen).items()}
+    for name, digest in client_digests(unseen).items():
+        if (other := trained.get(digest)) is not None:
+            raise ValueError(
+                f"{name} cannot stand for a new client, because it has the examples of {other} among the clients that "
+                "trained: pass the two federations that hold_out(0.5) returns"
+            )
+
+
+def client_digests(clients: Federation) -> dict[str, str]:
+    """Return a digest of each client's examples, by name."""
+    examples = clients.examples
+    return {name: examples.of_clients([index]).digest() for index, name in enumerate(clients.names)}
+
+
 def _remedy(clients: Any) -> str:
     if hasattr(clients, "partition"):
         return "the clients that its partition(...) gives"

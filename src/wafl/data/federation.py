@@ -13,7 +13,17 @@ import torch
 from torch import Tensor
 
 from wafl.base.bounds import check_box
-from wafl.data.bring.arrays import Client, FrameOptions, Options, Packed, Reading, pack_arrays, pack_offsets
+from wafl.base.options import naming
+from wafl.data.bring.arrays import (
+    Client,
+    FrameOptions,
+    Options,
+    Packed,
+    Reading,
+    pack_arrays,
+    pack_offsets,
+    read_options,
+)
 from wafl.data.bring.folders import read_folder, write_folder
 from wafl.data.bring.foreign import Columns, read_datasets
 from wafl.data.bring.frames import read_frame
@@ -87,7 +97,7 @@ class Federation:
             "and options by name, such as test_fraction=0.25",
         )
         check_clients(arrays)
-        reading = Reading(**options)
+        reading = read_options(**options)
         return cls._of(pack_arrays(arrays, reading), reading)
 
     @classmethod
@@ -108,7 +118,7 @@ class Federation:
         >>> wafl.Federation.from_offsets(x, y, [0, 8, 16, 24])
         Federation(3 clients, 18 training and 6 test examples of shape (4,), 2 classes)
         """
-        reading = Reading(**options)
+        reading = read_options(**options)
         return cls._of(pack_offsets(x, y, offsets, reading), reading)
 
     @classmethod
@@ -252,6 +262,7 @@ class Federation:
         columns, options["classes"], arrays = read_datasets(datasets, asked, options.get("classes"))
         return cls.from_arrays(arrays, **options)._with_columns(columns)
 
+    @naming
     def hold_out(self, share: float, *, seed: int = 0) -> tuple[Self, Self]:
         """Split the clients into clients that train and clients that never train.
 

@@ -111,7 +111,7 @@ class Schedule:
         if (self.local_steps is None) == (self.local_epochs is None):
             raise ValueError(
                 "give local_steps or local_epochs, exactly one of them "
-                f"(local_steps={self.local_steps}, local_epochs={self.local_epochs})"
+                f"(local_steps={self.local_steps}, local_epochs={self.local_epochs}), such as local_steps=1"
             )
 
     @property

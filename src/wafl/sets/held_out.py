@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from wafl.data.arguments import check_alike
+from wafl.data.arguments import check_alike, client_digests
 from wafl.data.federation import Federation
 from wafl.results.run import Run
 from wafl.sets.answers import Client, Scorer
@@ -39,8 +39,8 @@ def check_held_out(calibration: Federation, training: Federation | None) -> None
     if training is None:
         return
     check_alike(training, calibration)
-    trained = _digests(training)
-    for name, digest in _digests(calibration).items():
+    trained = client_digests(training)
+    for name, digest in client_digests(calibration).items():
         other = name if name in trained else next((each for each, known in trained.items() if known == digest), None)
         if other is not None:
             why = "trained, or has the name of a client that did" if name == other else f"has the examples of {other}"
@@ -48,12 +48,6 @@ def check_held_out(calibration: Federation, training: Federation | None) -> None
                 f"{name} {why}: calibrate on clients that did not train, such as `hold_out(0.5)` returns, and give "
                 "clients from elsewhere names of their own (names=)"
             )
-
-
-def _digests(clients: Federation) -> dict[str, str]:
-    """Return a digest of each client's examples, by name."""
-    examples = clients.examples
-    return {name: examples.of_clients([index]).digest() for index, name in enumerate(clients.names)}
 
 
 def check_source(model: Run | nn.Module, clients: Federation) -> None:

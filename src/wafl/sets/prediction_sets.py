@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from wafl.base.describe import describe
 from wafl.base.files import check_place, sealed, write_whole
-from wafl.base.options import NotNegative, frozen
+from wafl.base.options import NotNegative, frozen, naming
 from wafl.data.arguments import check_arguments
 from wafl.data.bring.intake import Intake
 from wafl.data.federation import Federation
@@ -105,6 +105,7 @@ class PredictionSets:
         return "\n".join([*lines, f"On the calibration clients: {self.calibrated}."])
 
 
+@naming
 def prediction_sets(
     model: Run | nn.Module,
     calibration: Federation,

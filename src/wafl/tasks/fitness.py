@@ -1,5 +1,6 @@
 """Check by trial, before any work starts, whether a model and a loss suit the data, and find the model's traits."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -30,11 +31,13 @@ def check_fitness(problem: Problem, x: Tensor, y: Tensor, num_classes: int | Non
         task.traits = Traits(UNTRIED, integers=takes_integers(lambda x: task.call(params[0], x), x[0]))
         outputs = task.outputs(params, x)
         width = outputs.shape[-1]
+        if isinstance(task, LinearTask):  # whose outputs are of flat inputs, even if the module does not flatten them
+            task.call(params[0], x[0])
     except UNFIT as error:
         shape = tuple(x.shape[2:])
+        layer = _first_layer(task.module, shape)
         raise ValueError(
-            f"the model does not take examples of shape {shape}, which the data have{_first_layer(task.module)}: "
-            f"{error}"
+            f"the model does not take examples of shape {shape}, which the data have{layer}: {error}"
         ) from error
     if outputs.ndim != 3:
         raise ValueError(
@@ -83,13 +86,15 @@ def find_traits(task: Task, params: Tensor, x: Tensor, y: Tensor) -> None:
     task.traits = replace(task.traits, obstacle=_obstacle(task, params, x, y), busy=busy, cast=cast)
 
 
-def _first_layer(module: nn.Module) -> str:
+def _first_layer(module: nn.Module, shape: tuple[int, ...]) -> str:
     """Describe the input of the first layer with weights, if the kind of layer declares it."""
     for name, layer in module.named_modules():
         for size, what in (("in_features", "numbers"), ("in_channels", "channels")):
             if isinstance(count := getattr(layer, size, None), int):
                 where = f", {name!r}," if name else ""
-                return f" (its first layer{where} takes {count} {what})"
+                flat = size == "in_features" and len(shape) > 1 and count == math.prod(shape)
+                remedy = ": put torch.nn.Flatten() before it" if flat else ""
+                return f" (its first layer{where} takes {count} {what}{remedy})"
     return ""
 
 

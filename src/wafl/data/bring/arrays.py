@@ -13,7 +13,7 @@ from torch import Tensor
 
 from wafl.base.bounds import check_box
 from wafl.base.checks import check_seed
-from wafl.base.options import Range
+from wafl.base.options import Range, naming
 from wafl.data.examples import Examples, Packer
 from wafl.data.labels import Labels
 from wafl.data.mapped import Mapped, Stored, pick
@@ -100,6 +100,10 @@ class Reading:
         if len(given) != count or len(set(given)) != count:
             raise ValueError(f"{len(given)} client names for {count} clients: give each client a different name")
         return given
+
+
+read_options = naming(Reading, "Federation")
+"""Make a reading from options; an error about an unknown one names the closest."""
 
 
 def pack_arrays(arrays: Iterable[Client], reading: Reading) -> Packed:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from wafl.base.checks import check_seed
 from wafl.base.mover import Mover
-from wafl.base.options import Count, Range
+from wafl.base.options import Count, Range, naming
 from wafl.data import partition as ways
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
@@ -109,6 +109,7 @@ class Dataset:
         for name in ("x_train", "x_test"):
             _check_pixels(name, getattr(self, name), self.max_value)
 
+    @naming
     def partition(
         self,
         num_clients: int | None = None,
@@ -230,6 +231,7 @@ class Dataset:
         return f"Dataset({self.name}, {len(self.y_train)} training and {len(self.y_test)} test {kind} of shape {shape})"
 
 
+@naming
 def load_dataset(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
     """Load a data set by name.
 

@@ -15,8 +15,8 @@ from wafl.base.conditions import unproven_line
 from wafl.base.describe import percent, rounded_up
 from wafl.base.errors import PreconditionError
 from wafl.base.norms import norm_name
-from wafl.base.options import frozen
-from wafl.data.arguments import check_alike, check_arguments
+from wafl.base.options import frozen, naming
+from wafl.data.arguments import check_alike, check_apart, check_arguments
 from wafl.data.federation import Federation
 from wafl.promises.promise import Promise, check_output
 from wafl.promises.sentences import at_the_next_client
@@ -263,6 +263,7 @@ def _sentence(name: str, bound: Callable[[], float], how: str) -> str:
         return f"{name}: {refusal}"
 
 
+@naming
 def next_client(
     model: Run | nn.Module,
     seen: Federation,
@@ -320,6 +321,7 @@ def next_client(
     check_confidence(asked, "test")
     check_radii([radius, population_radius])
     check_alike(seen, unseen)
+    check_apart(seen, unseen)
     missing = check_invited(invited, unseen.names)
     reach = radius + population_radius
     chosen = certify(
