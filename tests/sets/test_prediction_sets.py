@@ -163,7 +163,7 @@ def test_saved_sets_that_were_changed_or_are_of_another_model_are_refused(tmp_pa
     for changes, message in (
         ({"format": 2}, "format 2"),
         ({"score": {"type": "Mine"}}, "its score Mine is not one of wafl's"),
-        ({"score": {"type": "Margin", "free": 1}}, "unexpected keyword"),
+        ({"score": {"type": "Margin", "free": 1}}, "Margin has no option 'free'"),
         ({"calibration": []}, "not enough values"),
         ({"target": {}}, "'shift'"),
         ({"threshold": "low"}, "could not convert"),

@@ -14,10 +14,12 @@ from typer.testing import CliRunner
 
 import wafl
 from tests.report.reader import Reader
+from wafl.base.files import sealed
 from wafl.cli.main import app
 from wafl.data.examples import Examples
 from wafl.data.preprocessing import Preprocessing
-from wafl.report.page import Walks
+from wafl.report.page import Code, Walks
+from wafl.studies.folder import StudyFolder
 from wafl.studies.pages import measured
 from wafl.studies.pages.shown import show_study, together
 
@@ -121,6 +123,17 @@ def test_the_numbers_of_the_page_are_those_of_the_files(study: Path) -> None:
     asked, lost = (sum(len(row[key]) for row in lines) for key in ("cohort", "excluded"))
     assert sum(map(sum, (bar["y"] for bar in bars))) == asked
     assert sum(bars[1]["y"]) == lost > 0
+
+
+@pytest.mark.parametrize(
+    ("program", "shown"), [("/bin/wafl", "wafl run"), ("/site-packages/wafl/__main__.py", "python -m wafl run")]
+)
+def test_the_command_that_began_a_study_can_be_repeated(program: str, shown: str, study: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(study, tmp_path / "copy")
+    about = StudyFolder(copy).read_about()
+    (copy / "about.json").write_bytes(sealed({**about, "command": [program, "run"]}))
+    setup = next(section for section in show_study(copy).sections if section.title == "Setup")
+    assert shown in [block.text for block in setup.blocks if isinstance(block, Code)]
 
 
 def test_a_page_of_a_garbage_folder_says_what_is_missing(study: Path, tmp_path: Path) -> None:

@@ -322,15 +322,18 @@ def with_arguments(doc: str, kind: type) -> str:
 
 def unknown_option(owner: str, name: str, known: Collection[str]) -> str:
     """Return the message about an option that does not exist, with the closest name or all names."""
-    hint = did_you_mean(name, known) or f": it has: {', '.join(known)}"
+    hint = did_you_mean(name, known) or (f": it has: {', '.join(known)}" if known else "")
     return f"{owner} has no option {name!r}{hint}"
 
 
 def check_names(owner: str, given: Collection[str], signature: inspect.Signature) -> None:
     """Raise TypeError if a keyword is not in the signature, with the closest option."""
+    parameters = [each for each in signature.parameters.values() if each.name != "self"]
+    if any(each.kind is each.KEYWORD_ONLY for each in parameters):
+        parameters = [each for each in parameters if each.kind is each.KEYWORD_ONLY or each.default is not each.empty]
     for name in given:
         if name not in signature.parameters:
-            raise TypeError(unknown_option(owner, name, [each for each in signature.parameters if each != "self"]))
+            raise TypeError(unknown_option(owner, name, [each.name for each in parameters]))
 
 
 def naming(function: Callable[P, T], owner: str = "") -> Callable[P, T]:
@@ -341,6 +344,8 @@ def naming(function: Callable[P, T], owner: str = "") -> Callable[P, T]:
     TypeError: train has no option 'round': did you mean 'rounds'?
     """
     signature, owner = inspect.signature(function), owner or function.__name__
+    if any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values()):
+        return function
 
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> T:

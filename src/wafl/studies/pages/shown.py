@@ -232,7 +232,8 @@ def _setup(path: Path, about: Mapping[str, Any], folder: StudyFolder) -> Section
     command = about.get("command")
     words = [str(word) for word in command] if isinstance(command, list) else []  # pyright: ignore[reportUnknownVariableType]
     if words:
-        words[0] = Path(words[0]).name
+        program = Path(words[0])
+        words[:1] = ["python", "-m", program.parent.name] if program.name == "__main__.py" else [program.name]
     machine = about.get("machine")
     versions = {name: str(value) for name, value in about.get("packages", {}).items() if value}
     versions = {"python": str(about.get("python", "?")), **versions} if versions else {}
