@@ -92,6 +92,9 @@ EXPLORATORY = (
     _exploratory("average-last", "What averaging the models of the last rounds gains", "docs/faq.md"),
     _exploratory("bounds", "The paper's bounds against a world where the truth is known", "docs/proofs.md"),
     _exploratory("certificates", "How tight certificates of linear models are", "docs/theory.md"),
+    _exploratory(
+        "client-kinds", "Clients of another kind: eight methods on vowels and turned digits", "docs/unseen.md"
+    ),
     _exploratory("compiled", "torch.compile for the local step of a CNN on a CPU", "docs/performance.md"),
     _exploratory("confidence", "How much a confidence adds to a certificate", "docs/theory.md"),
     _exploratory("garbage", "Accuracy with garbage among the training examples", "docs/rivals.md"),

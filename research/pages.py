@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from research import drawing, front_text
 from research.catalog import EXPERIMENTS
 from research.experiment import ROOT
+from research.exploratory import client_kinds
 from research.promises import page as promises
 from research.registered import attack_frontier, figures
 from research.reproduction import draw as reproduction
@@ -35,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with drawing.large():
         promises.draw(DOCS / "promises" / "promises.png")
     figures.main()
+    client_kinds.draw()
     reproduction.main(DOCS / "reproduction")
     attack_frontier.redraw()
 

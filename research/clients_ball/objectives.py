@@ -27,6 +27,7 @@ MARGIN = 1.25
 """How far gamma stays above the curvature where the inner problem of a ball of order 2 stops being concave."""
 INNER_STEPS = 500
 INNER_PRECISION = 1e-8
+"""The largest last change of a probability in the inner problem of a ball of order 2."""
 TINY = 1e-300
 
 
@@ -136,7 +137,7 @@ def ball_of_order_one(examples: Examples, radius: float, root: Array) -> Objecti
     return objective
 
 
-def ball_of_order_two(examples: Examples, radius: float, root: Array) -> Objective:
+def ball_of_order_two(examples: Examples, radius: float, root: Array, precision: float = INNER_PRECISION) -> Objective:
     """Return the dual bound on the worst mean log-loss in a W_2 ball with fixed labels.
 
     The bound is the smallest ``gamma radius^2 + E[phi_gamma]`` over the gammas of at least ``MARGIN L_zz / 2``, where
@@ -167,7 +168,7 @@ def ball_of_order_two(examples: Examples, radius: float, root: Array) -> Objecti
         for _ in range(INNER_STEPS):
             _, to, _, gamma = moved(p)
             before, p = p, softmax(logits + to / (2.0 * gamma))
-            if np.abs(p - before).max() < INNER_PRECISION:
+            if np.abs(p - before).max() < precision:
                 break
         start[:] = [p]
         residuals, _, square, gamma = moved(p)

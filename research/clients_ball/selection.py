@@ -11,15 +11,15 @@ import numpy as np
 from research.clients_ball import objectives as of
 from research.clients_ball.geometry import root_of, scores
 from research.clients_ball.objectives import Array, Examples, Objective
-from research.clients_ball.solver import solve, temperature
+from research.clients_ball.solver import Solution, solve, temperature
 from research.clients_ball.tasks import Split, prepared
 
 
 @dataclass(frozen=True)
 class Method:
-    """How to build an objective from examples, a size and a root, and the curvature of its penalty."""
+    """How to build an objective from examples, a size, a root and an inner precision; and its penalty's curvature."""
 
-    build: Callable[[Examples, float, Array], Objective]
+    build: Callable[[Examples, float, Array, float], Objective]
     metric: Callable[[float, Array], Array | None]
     grid: str
     decay: bool
@@ -38,31 +38,31 @@ def _round(root: Array) -> Array:
 
 METHODS = {
     "decay": Method(
-        lambda data, size, _: of.decayed(of.cross_entropy(data), size),
+        lambda data, size, *_: of.decayed(of.cross_entropy(data), size),
         lambda size, root: size * np.eye(len(root)), "decay", False,
     ),
     "decay in the clients' metric": Method(
-        lambda data, size, root: of.decayed(of.cross_entropy(data), size, _unit(root)),
+        lambda data, size, root, _: of.decayed(of.cross_entropy(data), size, _unit(root)),
         lambda size, root: size * _unit(root) @ _unit(root).T, "decay", False,
     ),
     "round ball": Method(
-        lambda data, size, root: of.ball_of_order_two(data, size, _round(root)),
+        lambda data, size, root, inner: of.ball_of_order_two(data, size, _round(root), inner),
         lambda size, root: size**2 * _round(root) ** 2, "radius", False,
     ),
     "clients' ball, order 1": Method(
-        lambda data, size, root: of.ball_of_order_one(data, size, root),
+        lambda data, size, root, _: of.ball_of_order_one(data, size, root),
         lambda size, root: size**2 * root @ root.T, "radius", False,
     ),
     "clients' ball, order 2": Method(
-        lambda data, size, root: of.ball_of_order_two(data, size, root),
+        lambda data, size, root, inner: of.ball_of_order_two(data, size, root, inner),
         lambda size, root: size**2 * root @ root.T, "radius", False,
     ),
     "random moves": Method(
-        lambda data, size, root: of.random_moves(data, size, root),
+        lambda data, size, root, _: of.random_moves(data, size, root),
         lambda size, root: size**2 * root @ root.T / len(root), "noise", False,
     ),
-    "GroupDRO": Method(lambda data, size, _: of.group_dro(data, size), lambda *_: None, "groups", True),
-    "IRM": Method(lambda data, size, _: of.invariant_risk(data, size), lambda *_: None, "groups", True),
+    "GroupDRO": Method(lambda data, size, *_: of.group_dro(data, size), lambda *_: None, "groups", True),
+    "IRM": Method(lambda data, size, *_: of.invariant_risk(data, size), lambda *_: None, "groups", True),
 }  # fmt: skip
 BALL = "clients' ball"
 KINDS = ("plain", "scaled")
@@ -104,11 +104,13 @@ def by_client(examples: Examples, values: Array) -> Array:
     return np.bincount(examples.owner, values) / np.bincount(examples.owner)
 
 
-def objective_of(method: Method, data: Examples, size: float, root: Array, decay: float) -> tuple[Objective, Array]:
+def objective_of(
+    method: Method, data: Examples, size: float, root: Array, decay: float, precision: float
+) -> tuple[Objective, Array]:
     """Return the objective with its decay, and the curvature of its penalties."""
     metric = method.metric(size, root)
     total = decay * np.eye(len(root)) + (0.0 if metric is None else metric)
-    return of.decayed(method.build(data, size, root), decay), total
+    return of.decayed(method.build(data, size, root, precision / 100.0), decay), total
 
 
 def choose(method: Method, folds: Sequence[Fold], decay: float, trials: Mapping[str, Any]) -> dict[str, Choice]:
@@ -117,12 +119,13 @@ def choose(method: Method, folds: Sequence[Fold], decay: float, trials: Mapping[
     sizes = [float(size) for size in np.geomspace(low, high, trials["sizes"])]
     done: dict[str, dict[float, Choice]] = {kind: {} for kind in KINDS}
     starts: list[Array | None] = [None] * len(folds)
+    precision = trials["precision"]["selection"]
 
     def judge(size: float) -> None:
         logits: list[Array] = []
         for index, fold in enumerate(folds):
-            objective, metric = objective_of(method, fold.near, size, fold.root, decay)
-            solution = solve(objective, fold.near, metric, starts[index], trials["precision"]["selection"])
+            objective, metric = objective_of(method, fold.near, size, fold.root, decay, precision)
+            solution = solve(objective, fold.near, metric, starts[index], precision)
             starts[index] = solution.weights
             logits.append(fold.far.logits(solution.weights))
         best = temperature(np.concatenate(logits), np.concatenate([fold.far.y for fold in folds]))
@@ -167,34 +170,46 @@ def measure(split: Split, about: Mapping[str, Any]) -> dict[str, Any]:
         decay = tuned if method.decay else 0.0 if method.grid == "decay" else trials["floor"]
         chosen = choose(method, folds, decay, trials)
         tuned = chosen["plain"].size if name == "decay" else tuned
-        results[name] = {kind: _tested(method, choice, decay, sets, roots, trials) for kind, choice in chosen.items()}
+        solved: dict[float, list[Solution]] = {}
+        for choice in chosen.values():
+            if choice.size not in solved:
+                solved[choice.size] = _solutions(method, choice.size, decay, sets, roots, trials)
+        results[name] = {kind: _tested(choice, solved[choice.size], sets) for kind, choice in chosen.items()}
     results[BALL] = {
         kind: min((results[order][kind] for order in ORDERS), key=lambda result: result["held_out"]) for kind in KINDS
     }
     return {"left_out": clients - count, "clients": clients, "methods": results}
 
 
-def _tested(
+def _solutions(
     method: Method,
-    choice: Choice,
+    size: float,
     decay: float,
     sets: Sequence[tuple[Examples, Examples]],
     roots: Sequence[Array],
     trials: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Return the results of a chosen size: trained on all clients, then on draws of them."""
-    means: list[float] = []
-    result: dict[str, Any] = {"size": choice.size, "temperature": choice.temperature, "held_out": choice.loss}
-    start = None
-    for (train, target), root in zip(sets, roots, strict=True):
-        objective, metric = objective_of(method, train, choice.size, root, decay)
-        solution = solve(objective, train, metric, start, trials["precision"]["final"])
-        logits = target.logits(solution.weights)
-        losses = by_client(target, target.losses(logits / choice.temperature))
-        if "loss" not in result:
-            correct = by_client(target, (logits.argmax(1) == target.y).astype(float))
-            result |= {"precision": solution.precision, "loss": losses.round(5).tolist()}
-            result["accuracy"] = correct.round(5).tolist()
-        else:
-            means.append(round(float(losses.mean()), 5))
-    return {**result, "draws": means}
+) -> list[Solution]:
+    """Return the model of each training set."""
+    precision, solutions = trials["precision"]["final"], list[Solution]()
+    for (train, _), root in zip(sets, roots, strict=True):
+        objective, metric = objective_of(method, train, size, root, decay, precision)
+        solutions.append(solve(objective, train, metric, None, precision))
+    return solutions
+
+
+def _tested(choice: Choice, solutions: Sequence[Solution], sets: Sequence[tuple[Examples, Examples]]) -> dict[str, Any]:
+    """Return the losses and accuracies of target clients, and the mean losses of the models of the draws."""
+    logits = [target.logits(solution.weights) for (_, target), solution in zip(sets, solutions, strict=True)]
+    targets = [target for _, target in sets]
+    pairs = zip(targets, logits, strict=True)
+    first, *draws = (by_client(target, target.losses(each / choice.temperature)) for target, each in pairs)
+    correct = by_client(targets[0], (logits[0].argmax(1) == targets[0].y).astype(float))
+    return {
+        "size": choice.size,
+        "temperature": choice.temperature,
+        "held_out": choice.loss,
+        "precision": max(solution.precision for solution in solutions),
+        "loss": first.round(5).tolist(),
+        "accuracy": correct.round(5).tolist(),
+        "draws": [round(float(each.mean()), 5) for each in draws],
+    }

@@ -5,11 +5,14 @@ A task's table in the registration has one of these rules:
 - ``change`` of images: client i of those that train has the amount ``train[0] .. train[1]`` of it, in equal steps, and
   target clients have ``target[0] .. target[1]``. No image is at two clients.
 - ``order`` of natural clients by a number computed from features alone: the highest ``share`` of clients are targets.
+- ``kinds`` of speakers train, and speakers of the kind ``target`` are targets.
 - ``drawn``: a control, whose targets are drawn from all clients.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +26,13 @@ from research.clients_ball import images
 from research.clients_ball.objectives import Array, Examples
 from wafl.base.extras import require
 from wafl.data.named.cache import data_folder
-from wafl.data.named.natural import NATURAL, read_frame
+from wafl.data.named.natural import NATURAL, PETERSON_BARNEY, read_frame
+
+SPEAKERS = {
+    "peterson-barney": PETERSON_BARNEY,
+    "pols": "Create formant table (Pols & Van Nierop 1973)",
+}
+"""The commands of Praat that create tables of vowels."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +61,13 @@ def load(about: Mapping[str, Any], seed: int) -> Split:
         return _changed(about, draws)
     clients = _natural(about, draws)
     count = len(clients.rank)
-    order = draws.permutation(count) if about.get("drawn") else clients.rank.argsort(kind="stable")
-    cut = count - round(about["share"] * count)
-    train, target = np.sort(order[:cut]), np.sort(order[cut:])
+    if "kinds" in about:
+        train = np.flatnonzero(np.isin(clients.rank, about["kinds"]))
+        target = np.flatnonzero(clients.rank == about["target"])
+    else:
+        order = draws.permutation(count) if about.get("drawn") else clients.rank.argsort(kind="stable")
+        cut = count - round(about["share"] * count)
+        train, target = np.sort(order[:cut]), np.sort(order[cut:])
     labels = np.unique(clients.y[np.isin(clients.owner, train)])
     rows = np.isin(clients.y, labels)
     x, y = clients.x[rows], np.searchsorted(labels, clients.y[rows])
@@ -122,14 +135,16 @@ def _natural(about: Mapping[str, Any], draws: np.random.Generator) -> Clients:
         clients = _writers(about)
     elif name == "svhn":
         clients = _street_views(about, draws)
+    elif name in SPEAKERS:
+        clients = _speakers(name)
     else:
         clients = _table(about)
     counts = np.bincount(clients.owner, minlength=len(clients.rank))
     enough = np.flatnonzero(counts >= about.get("least", 1))
-    return _limited(clients, np.sort(draws.permutation(enough)[: about.get("clients")]), about["examples"], draws)
+    return _limited(clients, np.sort(draws.permutation(enough)[: about.get("clients")]), about.get("examples"), draws)
 
 
-def _limited(clients: Clients, chosen: Array, most: int, draws: np.random.Generator) -> Clients:
+def _limited(clients: Clients, chosen: Array, most: int | None, draws: np.random.Generator) -> Clients:
     """Return some clients, with at most some of their examples, drawn at random."""
     rows = [np.sort(draws.permutation(np.flatnonzero(clients.owner == who))[:most]) for who in chosen]
     owner, every = np.repeat(np.arange(len(chosen)), [len(part) for part in rows]), np.concatenate(rows)
@@ -158,6 +173,17 @@ def _street_views(about: Mapping[str, Any], draws: np.random.Generator) -> Clien
     small = images.reduced(x[some], 8 if about["order"] == "color" else 12)
     small = small if about["order"] == "color" else small.mean(3)
     return Clients(small, y[some], owner, np.arange(about["clients"]).astype(float))
+
+
+def _speakers(name: str) -> Clients:
+    """Return the speakers of a table of Praat; their place is their kind: m, w or c."""
+    call = require("parselmouth", extra="natural", what="a table of Praat").praat.call
+    rows = list(csv.DictReader(io.StringIO(call(call(SPEAKERS[name]), "List...", False)), delimiter="\t"))
+    column = "Type" if "Type" in rows[0] else "Sex"
+    x = np.array([[float(row[feature]) for feature in NATURAL[name].features] for row in rows])
+    y = np.unique([row["Vowel"] for row in rows], return_inverse=True)[1]
+    _, first, owner = np.unique([int(row["Speaker"]) for row in rows], return_index=True, return_inverse=True)
+    return Clients(x, y, owner, np.array([rows[index][column].lower().replace("f", "w") for index in first]))
 
 
 def _table(about: Mapping[str, Any]) -> Clients:
