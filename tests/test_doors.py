@@ -105,8 +105,8 @@ def test_torch_does_not_complain_of_its_own_batching() -> None:
     [
         ("rum", "No such command 'rum': did you mean 'run'?"),
         ("run --method Wafel", "unknown method 'Wafel': did you mean 'WAFL'?"),
-        ("run FedSAM --rho 0.1", "use --method FedSAM"),
-        ("run FedSAM", "use --method FedSAM"),
+        ("run FedSAM --rho 0.1", "pass --method FedSAM"),
+        ("run FedSAM", "pass --method FedSAM"),
         ("methods Wafel", "did you mean 'WAFL'?"),
         ("verify nope.json", "nope.json is not a file: give a certificate, which wafl certify writes"),
         ("audit nope.json", "Missing '--data', '--model'."),

@@ -76,7 +76,7 @@ class _Command(TyperCommand):
             return super().parse_args(ctx, args)
         except ERRORS.NoSuchOption as error:
             if self.name == "run" and not given[0].startswith("-") and not given[0].endswith(".toml"):
-                error.message += f". {given[0]} is not an experiment file: to train a method, use --method {given[0]}"
+                error.message += f". {given[0]} is not an experiment file: to train a method, pass --method {given[0]}"
             raise
         except ERRORS.MissingParameter:
             known = self.make_context(self.name, given, ctx.parent, resilient_parsing=True).params
