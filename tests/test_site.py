@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ pytest.importorskip("yaml")
 
 from tools import words
 
+import wafl
 from tests.test_links import links
 
 ROOT = Path(__file__).parents[1]
@@ -35,3 +37,16 @@ def test_the_home_page_links_each_page_outside_the_sidebar() -> None:
     linked = {f"docs/{target.partition('#')[0]}" for _, _, target in links("docs/index.md")}
     inside = {page for pages in words.sidebar(words.settings()).values() for page in pages}
     assert words.groups().keys() - inside - linked == set()
+
+
+def test_related_functions_are_public_and_on_the_page_of_the_api() -> None:
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    sections = [
+        section
+        for path in (ROOT / "src").rglob("*.py")
+        for section in re.findall(r"^ *See Also:\n(.*)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert len(sections) >= 8
+    for name in re.findall(r":func:`wafl\.(\w+)`", "\n".join(sections)):
+        function = getattr(wafl, name)
+        assert f"::: {function.__module__}.{function.__qualname__}\n" in page

@@ -1,4 +1,4 @@
-"""Docstrings as the site's reference shows them: a doctest is a block of code, a role of Sphinx is a name.
+"""Docstrings as the site's reference shows them: a doctest is a block of code, a role of Sphinx is a name or a link.
 
 The site also shows the options that :mod:`wafl.base.options` adds when a module is imported.
 """
@@ -14,6 +14,8 @@ from griffe import Class, Docstring, Extension, Function, Object, Parameter, Par
 
 DOCTEST = re.compile(r"(?:^[ ]*>>> .*(?:\n(?![ ]*$).*)*\n?)+", re.MULTILINE)
 DERIVED = tuple(f"wafl.base.options.{name}" for name in ("taking", "documented", "frozen"))
+SEE = re.compile(r"^ *See Also:\n.*", re.MULTILINE)
+"""The section of related functions, whose names are links on the site."""
 ROLE = re.compile(r":\w+:`~?([\w.]+)`")
 
 
@@ -31,8 +33,16 @@ class Docstrings(Extension):
             else:
                 obj.set_member("__init__", Function("__init__", parameters=parameters))
         if obj.docstring:
-            text = ROLE.sub(r"`\1`", obj.docstring.value)
+            text = SEE.sub(lambda section: ROLE.sub(_link, section[0]), obj.docstring.value)
+            text = ROLE.sub(r"`\1`", text)
             obj.docstring.value = DOCTEST.sub(lambda match: f"```python\n{match[0].rstrip()}\n```\n", text)
+
+
+def _link(role: re.Match[str]) -> str:
+    """Return a link to the place where the function of a role is documented."""
+    module, _, name = role[1].rpartition(".")
+    function = getattr(import_module(module), name)
+    return f"[`{role[1]}`][{function.__module__}.{function.__qualname__}]"
 
 
 def _parameters(signature: inspect.Signature) -> Parameters:

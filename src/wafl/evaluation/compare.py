@@ -192,6 +192,9 @@ def compare(
     Attacks that move each example separately move it once, whatever the number of shares. Each row equals what
     :func:`wafl.evaluate` returns.
 
+    See Also:
+        :func:`wafl.evaluate`, :func:`wafl.sweep`
+
     Args:
         runs: trained models by name, or several seeds of one model by name; a sequence is named by methods, and by the
             varied values of a sweep.

@@ -40,6 +40,9 @@ def evaluate(
     moves all attacked clients' examples as one distribution. A label shift moves no examples, but changes their
     weights. Moved examples stay within the bounds that the clients declare, unless the attack has other ``bounds``.
 
+    See Also:
+        :func:`wafl.compare`, :func:`wafl.certify`
+
     Args:
         model: a trained run, or any module.
         clients: the clients with the test examples.

@@ -127,6 +127,9 @@ def prediction_sets(
     The calibration clients must be drawn from the population of all clients, as with :meth:`wafl.Federation.hold_out`.
     All of their examples count. The promise is valid for each radius separately, not for several radii together.
 
+    See Also:
+        :func:`wafl.next_client`, :func:`wafl.load_sets`
+
     Args:
         model: a run or a model, with one output per class or, for a regression, one output.
         calibration: clients that did not train.

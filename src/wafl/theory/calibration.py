@@ -146,6 +146,9 @@ def calibrate(
     The model does not change. During training the radius of a gamma changes with the model;
     ``wafl.WAFL(radius=...)`` adjusts gamma to it.
 
+    See Also:
+        :func:`wafl.certify`
+
     Args:
         model: a model, or a run, which brings its loss and client weights.
         clients: the federation with the examples.

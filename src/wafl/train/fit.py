@@ -89,6 +89,9 @@ class Training(Setting, Schedule):
 def fit(model: nn.Module, clients: Federation, method: Method, options: Training) -> Run:
     """Train one model on all clients; only client work sees their examples.
 
+    See Also:
+        :func:`wafl.sweep`, :func:`wafl.tune`, :func:`wafl.evaluate`
+
     Args:
         model: any module that treats each example separately; it is copied.
         clients: the clients and their examples.
@@ -119,6 +122,9 @@ def sweep(
     Combinations that differ only in numbers share a batch. Combinations with different computations (another
     ``batch_size``, ``norm``, ...) train one after another. Each run equals the one that :func:`fit` returns for it. A
     run that diverges stops alone, and ``run.diverged`` has the reason; if all runs diverge, an error is raised.
+
+    See Also:
+        :func:`wafl.fit`, :func:`wafl.compare`
 
     Args:
         model: any module that treats each example separately; it is copied.

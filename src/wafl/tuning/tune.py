@@ -66,6 +66,9 @@ def tune(
     the norm, epsilon and the norm, penalty and step_size, mu, the server's rate, the step of learned weights. A number
     is searched around its first value, by a factor of 10 or 30 each way; in another norm, around the equivalent number.
 
+    See Also:
+        :func:`wafl.fit`, :func:`wafl.sweep`
+
     Args:
         model: any module without batch statistics; it is copied. Other arguments are as in :func:`wafl.fit`.
         clients: the clients with the training examples.

@@ -96,6 +96,9 @@ def certify(
     for the loss that a float64 evaluation computes in any order. PreconditionError is raised if rounding is more than
     half of the bound. Its ``save`` method writes a file that anyone can check with :func:`wafl.verify`.
 
+    See Also:
+        :func:`wafl.next_client`, :func:`wafl.calibrate`, :func:`wafl.verify`
+
     Args:
         model: a model, or a run, which brings its loss and client weights.
         clients: the federation with the examples.

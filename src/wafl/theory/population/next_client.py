@@ -291,6 +291,9 @@ def next_client(
     sum of both: couple the clients, then their examples, and add the lengths. So its mean loss is at most the mean
     certified loss at the sum of the radii (Najafi, Sani and Farnia, ICML 2025, for this ball).
 
+    See Also:
+        :func:`wafl.certify`, :func:`wafl.prediction_sets`, :func:`wafl.audit`
+
     Args:
         model: a model, or a run, which brings its loss and client weights.
         seen: the clients that trained.
