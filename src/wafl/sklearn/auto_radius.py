@@ -1,108 +1,105 @@
 """Choose the radius for ``radius="auto"`` on held-out clients, or on held-out examples if clients are few."""
 
-import warnings
 from collections.abc import Iterator
-from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
-from sklearn.base import clone, is_classifier
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import KFold
+from sklearn.model_selection import GroupKFold, KFold
 
-from wafl.base.errors import DivergedError, UnboundedError
-from wafl.base.norms import typical_length
 from wafl.sklearn.descent import Array
-from wafl.train.chosen_radius import FEWEST, best_index, candidates, halves
+from wafl.sklearn.linear import solve
+from wafl.sklearn.worst_case import Ball
 
-FOLDS = 3
-FEWEST_EXAMPLES = 20
-"""The minimum number of examples; with fewer, a fold has almost no information."""
-USUAL = 0.1
-"""The default radius without held-out data, as a fraction of the distance of a client's examples from their mean."""
-FINE_FOLDS, HALVINGS = 5, 10
-"""For a regression: the folds, and how often they halve the radius of a constant model."""
-CRUDE, FEW_STEPS = 1e-4, 40
-"""The tolerance and the maximum number of steps of a solver whose model is only judged."""
+FOLDS = 5
+FEWEST_CLIENTS = 4
+"""The minimum number of clients for folds of clients; with fewer, the folds are of examples."""
+HALVINGS, WORSE = 10, 2
+"""How often the largest radius is halved, at most, and how many worse radii in a row end the search."""
+GAPS, FLAT = (0.5, 0.25, 0.125), 0.02
+"""The finer steps around the best radius, in halvings, and the relative change of the loss that ends them."""
+CLEAR = 1.0
+"""The gain over a constant model that counts, in standard errors."""
+CRUDE, FEW_STEPS = 1e-4, {True: 40, False: 1000}
+"""The tolerance, and the maximum number of steps by whether it classifies, of a model that is only judged."""
 
 
-def choose_radius(estimator: Any, x: Array, y: Array, groups: Array) -> float:
-    """Choose a radius for the estimator on these examples, whose clients are ``groups`` (0, 1, ...).
+def choose_radius(x: Array, y: Array, groups: Array, classes: int | None, ball: Ball) -> float:
+    """Choose the radius of a linear model on these examples, whose clients are ``groups`` (0, 1, ...).
 
-    A linear regression with fewer than four clients is judged by five folds: :func:`_by_folds`. Otherwise the
-    candidates are 0.01, 0.03, 0.1 and 0.3 times the distance of a client's examples from their mean. With four
-    clients or more, each half of them judges models of the other half; with fewer, three folds of the examples do. The
-    result is the smallest candidate that is not clearly worse than the best
-    (:func:`wafl.train.chosen_radius.best_index`). It is the third candidate if there are fewer than 20 examples and
-    fewer than four clients, or if no training part has two classes.
+    Folds of the clients, or of the examples if there are fewer than four clients, judge fractions of the largest radius
+    (:func:`largest_radius`) by the log-loss, or by the squared error without ``classes``: 1, 1/2, 1/4 and so on, and
+    then finer steps around the best. In each fold, a fraction is of its own largest radius, which leaves a constant
+    model. The result is this radius unless another one gains a standard error.
     """
-    apart = np.concatenate([x[groups == client] - x[groups == client].mean(0) for client in np.unique(groups)])
-    spread = float(np.sqrt(np.mean((apart**2).sum(-1))))
-    if spread == 0.0:
-        return 0.0
-    if int(groups.max()) + 1 < FEWEST and len(x) >= FEWEST_EXAMPLES and _solves_regression(estimator):
-        return _by_folds(estimator, x, y, groups)
-    values = [judged for fold in _folds(x, groups) for judged in _judged(estimator, x, y, groups, *fold, spread)]
-    if not values:
-        return USUAL * spread * typical_length(estimator.norm, x.shape[1])
-    index, _ = best_index(torch.tensor(np.array(values)).T, larger_is_better=is_classifier(estimator))
-    return candidates(spread, estimator.norm, x.shape[1])[index]
+    whole = largest_radius(x, y, classes, ball.norm)
+    if not whole > 0.0 or len(x) < 2:
+        return whole
+    folds = list(_folds(x, groups))
+    known: dict[float, Array] = {}
+
+    def losses(halvings: float) -> Array:
+        if halvings not in known:
+            known[halvings] = _held_out(x, y, classes, ball, 0.5**halvings, folds)
+        return known[halvings]
+
+    def loss(halvings: float) -> float:
+        return float(losses(halvings).mean())
+
+    best = 0.0
+    for halvings in range(1, HALVINGS + 1):
+        if loss(halvings) < loss(best):
+            best = float(halvings)
+        elif halvings - best >= WORSE:
+            break
+    for gap in GAPS:
+        around = max(best - gap, 0.0), best + gap
+        worst = max(map(loss, around))
+        best = min(best, *around, key=loss)
+        if worst <= (1.0 + FLAT) * loss(best):
+            break
+    gains = losses(0.0) - losses(best)
+    clear = gains.mean() > CLEAR * gains.std() / len(gains) ** 0.5
+    return whole * 0.5**best if clear else whole
 
 
-def _solves_regression(estimator: Any) -> bool:
-    return not is_classifier(estimator) and not tuple(estimator.hidden)
+def largest_radius(x: Array, y: Array, classes: int | None, norm: float) -> float:
+    """Return a radius that leaves a constant model: the smallest such radius for a regression, and for classes in l2.
 
-
-def _by_folds(estimator: Any, x: Array, y: Array, groups: Array) -> float:
-    """Return the radius with the smallest mean squared error over folds of the examples.
-
-    The largest candidate leaves a constant model, and each other candidate is half of the one before.
+    For classes it is the root mean square distance of an example's class mean from the mean. For one weight vector,
+    the worst loss at 0 falls along the covariance of inputs and targets unless the radius exceeds its norm, in units of
+    the targets' standard deviation.
     """
-    residual = y - y.mean()
-    # The worst loss at w = 0 falls along these slopes unless the radius exceeds their norm.
-    slopes = residual @ x / len(x) / (float(residual.std()) or 1.0)
-    radii = float(np.linalg.norm(slopes, estimator.norm)) * 0.5 ** np.arange(HALVINGS + 1)
-    errors = np.zeros(len(radii))
-    for train, test in KFold(FINE_FOLDS, shuffle=True, random_state=0).split(x):
-        for index, radius in enumerate(radii):
-            model: Any = clone(estimator)
-            model.set_params(radius=float(radius), tol=max(estimator.tol, CRUDE))
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)
-                model.fit(x[train], y[train], groups[train])
-            errors[index] += np.mean((model.predict(x[test]) - y[test]) ** 2)
-    return float(radii[errors.argmin()])
+    targets = (y - y.mean())[:, None] if classes is None else np.eye(classes)[y]
+    scale = np.sqrt((targets**2).mean(0))
+    slopes = (targets - targets.mean(0)).T @ (x - x.mean(0)) / len(x) / np.where(scale > 0.0, scale, 1.0)[:, None]
+    return float(np.linalg.norm(np.linalg.norm(slopes, norm, axis=1)))
 
 
-def _folds(x: Array, groups: Array) -> Iterator[tuple[Array, list[Array]]]:
-    """Yield the rows that train, and the rows of each client, or of the fold, that judges them."""
+def _folds(x: Array, groups: Array) -> Iterator[tuple[Array, Array]]:
+    """Yield the rows that train, and the rows that judge them."""
     clients = int(groups.max()) + 1
-    if clients >= FEWEST:
-        for left_out in halves(clients, 0):
-            yield ~np.isin(groups, left_out), [groups == client for client in left_out]
-    elif len(x) >= FEWEST_EXAMPLES:
-        for train, test in KFold(FOLDS, shuffle=True, random_state=0).split(x):
-            yield train, [test]
+    if clients >= FEWEST_CLIENTS:
+        yield from GroupKFold(min(FOLDS, clients)).split(x, groups=groups)
+    else:
+        yield from KFold(min(FOLDS, len(x)), shuffle=True, random_state=0).split(x)
 
 
-def _judged(
-    estimator: Any, x: Array, y: Array, groups: Array, train: Array, judges: list[Array], spread: float
-) -> list[list[float]]:
-    """Return the accuracy, or the squared error, of each candidate for each judge; NaN where training diverged."""
-    classifies = is_classifier(estimator)
-    if classifies and len(np.unique(y[train])) < 2:
-        return []
-    values = np.full((len(judges), len(radii := candidates(spread, estimator.norm, x.shape[1]))), np.nan)
-    for index, radius in enumerate(radii):
-        model: Any = clone(estimator)
-        model.set_params(radius=radius, tol=max(estimator.tol, CRUDE))
-        if not tuple(estimator.hidden):
-            model.set_params(max_iter=FEW_STEPS)
-        with suppress(DivergedError, UnboundedError), warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            model.fit(x[train], y[train], groups[train])
-            for judge, rows in enumerate(judges):
-                predicted = model.predict(x[rows])
-                values[judge, index] = np.mean(predicted == y[rows] if classifies else (predicted - y[rows]) ** 2)
-    return values.tolist()
+def _held_out(x: Array, y: Array, classes: int | None, ball: Ball, fraction: float, folds: Any) -> Array:
+    """Return each example's loss while it is held out; 0 for a class that is not among the other examples."""
+    losses = np.zeros(len(x))
+    for train, test in folds:
+        seen, targets, present, count = x[train], y[train], np.zeros(1, int), None
+        if classes is not None:
+            present, targets = np.unique(targets, return_inverse=True)
+            test, count = test[np.isin(y[test], present)], len(present)
+        radius = fraction * largest_radius(seen, targets, count, ball.norm)
+        steps, there = FEW_STEPS[classes is not None], replace(ball, radius=radius)
+        model = solve(seen, targets, count, there, CRUDE, steps, restarts=False)
+        outputs = np.full((len(test), classes or 1), -np.inf)
+        outputs[:, present] = x[test] @ model.weight.T + model.bias
+        if classes is None:
+            losses[test] = (outputs[:, 0] - y[test]) ** 2
+        else:
+            losses[test] = np.logaddexp.reduce(outputs, -1) - outputs[np.arange(len(test)), y[test]]
+    return losses

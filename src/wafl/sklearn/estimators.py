@@ -45,8 +45,8 @@ class WassersteinEstimator(BaseEstimator, ABC):
     """The common base of :class:`WassersteinClassifier` and :class:`WassersteinRegressor`.
 
     Args:
-        radius: the radius of the ball, in the unit of X; 0 is ordinary learning. ``"auto"`` chooses it on held-out
-            clients, or on held-out examples if there are fewer than four clients.
+        radius: the radius of the ball, in the unit of X; 0 is ordinary learning. ``"auto"`` chooses it for a linear
+            model, on held-out clients, or on held-out examples if there are fewer than four clients.
         norm: the ground norm, 1, 2 or inf.
         power: the order of the ball, 1 or 2; for a regression it is 2, because the worst squared error in the ball of
             W_1 is infinite.
@@ -96,11 +96,14 @@ class WassersteinEstimator(BaseEstimator, ABC):
         self.clients_ = _federation(x, y, groups, self._num_classes)
         if uneven := uneven_columns(self.clients_.train, getattr(self, "feature_names_in_", None)):
             warnings.warn(f"{uneven} (sklearn.preprocessing.StandardScaler)", DataWarning, stacklevel=2)
-        auto = self.radius == "auto"
-        self.radius_ = choose_radius(self, x, y, _client_indices(groups, len(x))[1]) if auto else float(self.radius)
+        ball = Ball(0.0, self.norm, self.power, self.label_cost)
+        if self.radius == "auto":
+            self.radius_ = choose_radius(x, y, _client_indices(groups, len(x))[1], self._num_classes, ball)
+        else:
+            self.radius_ = float(self.radius)
         if tuple(self.hidden):
             return self._train()
-        ball = Ball(self.radius_, self.norm, self.power, self.label_cost)
+        ball = replace(ball, radius=self.radius_)
         solution = solve(x, y, self._num_classes, ball, self.tol, self.max_iter or STEPS)
         if not solution.converged:
             warnings.warn(

@@ -20,17 +20,24 @@ class Solution:
     converged: bool
 
 
-def solve(x: Array, y: Array, classes: int | None, ball: Ball, tol: float, max_iter: int) -> Solution:
-    """Return the linear model with the smallest worst loss in a ball: a classifier, or without classes a regression."""
+def solve(
+    x: Array, y: Array, classes: int | None, ball: Ball, tol: float, max_iter: int, *, restarts: bool = True
+) -> Solution:
+    """Return the linear model with the smallest worst loss in a ball: a classifier, or without classes a regression.
+
+    Without `restarts`, an example's worst move may be a local maximum, and a classifier takes a third of the time.
+    """
     if classes is None:
         return solve_regression(x, y, ball, tol, max_iter)
-    return solve_classification(x, y, classes, ball, tol, max_iter)
+    return solve_classification(x, y, classes, ball, tol, max_iter, restarts=restarts)
 
 
-def solve_classification(x: Array, y: Array, classes: int, ball: Ball, tol: float, max_iter: int) -> Solution:
+def solve_classification(
+    x: Array, y: Array, classes: int, ball: Ball, tol: float, max_iter: int, *, restarts: bool = True
+) -> Solution:
     """Return the linear classifier with the smallest worst cross-entropy; its rows sum to 0."""
     center, spread = _units(x)
-    worst = Classification(x - center, y, classes, ball)
+    worst = Classification(x - center, y, classes, ball, restarts)
     size = classes * x.shape[1]
     scale = np.concatenate([np.tile(1.0 / spread, classes), np.ones(classes + worst.priced)])
     shares = np.eye(classes)[y]
