@@ -107,7 +107,7 @@ EXPLORATORY = (
     _exploratory(
         "prediction-sets", "Coverage of prediction sets at unseen clients, by method", "docs/prediction-sets.md"
     ),
-    _exploratory("tabular-radius", 'Error of regressions with radius="auto", decay and the lasso', "docs/tabular.md"),
+    _exploratory("tabular-radius", 'Loss on 20 tables with radius="auto", decay and the lasso', "docs/tabular.md"),
     _exploratory("privacy", "Accuracy under differential privacy", "docs/flower.md"),
     _exploratory("private-nodes", "Accuracy where nodes add noise to each step", "docs/privacy.md"),
     _exploratory("published", "How much looser a published certificate is", "docs/certificate-files.md"),
