@@ -70,7 +70,7 @@ def test_on_noise_alone_the_model_is_mostly_constant_even_with_few_examples() ->
 
 
 def test_held_out_clients_judge_if_there_are_four() -> None:
-    """A column that tells the clients apart, whose targets are those of their client, says nothing about a new one."""
+    """A column that tells the clients apart, with one target per client, says nothing about a new one."""
     random = np.random.default_rng(0)
     groups = np.repeat(np.arange(10), 8)
     x = np.eye(10)[groups] + 0.1 * random.normal(size=(80, 10))

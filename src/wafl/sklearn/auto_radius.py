@@ -29,8 +29,8 @@ def choose_radius(x: Array, y: Array, groups: Array, classes: int | None, ball: 
 
     Folds of the clients, or of the examples if there are fewer than four clients, judge fractions of the largest radius
     (:func:`largest_radius`) by the log-loss, or by the squared error without ``classes``: 1, 1/2, 1/4 and so on, and
-    then finer steps around the best. In each fold, a fraction is of its own largest radius, which leaves a constant
-    model. The result is this radius unless another one gains a standard error.
+    then finer steps around the best. In each fold, a fraction is of the fold's largest radius. The result is the
+    largest radius, and so a constant model, unless another one gains a standard error.
     """
     whole = largest_radius(x, y, classes, ball.norm)
     if not whole > 0.0 or len(x) < 2:
