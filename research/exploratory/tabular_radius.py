@@ -78,7 +78,7 @@ SOURCES: dict[str, Source] = {
     "breast cancer": Source("target", classes=True),
     "crabs": Source("sp", classes=True, package="MASS", without=("index",)),
     "birthwt": Source("low", classes=True, package="MASS", without=("bwt",)),
-    "Pima.te": Source("type", classes=True, package="MASS"),
+    "Pima.tr": Source("type", classes=True, package="MASS"),
     "Mroz": Source("lfp", classes=True, package="carData"),
     "Smarket": Source("Direction", classes=True, package="ISLR", without=("Today", "Year")),
 }
