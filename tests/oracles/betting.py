@@ -16,7 +16,7 @@ def log_capital(x: Array, mean: float, bet: float) -> float:
 
 
 def upper_mean(x: Array, most: float, bet: float, delta: float, steps: int) -> float:
-    """The first mean of a grid that one client's hedged capital refutes."""
+    """Return the first mean of a grid that one client's hedged capital refutes."""
     for mean in np.linspace(0.0, most, steps + 1):
         if sum(share * np.exp(log_capital(x, mean, part * bet)) for share, part in HEDGE) >= 1.0 / delta:
             return float(mean)
@@ -26,7 +26,7 @@ def upper_mean(x: Array, most: float, bet: float, delta: float, steps: int) -> f
 def upper_mixture(
     xs: Sequence[Array], weights: Sequence[float], most: float, bets: Sequence[float], delta: float, steps: int
 ) -> float:
-    """The largest mixture of two clients' means, on a grid, at which the product of their capitals refutes nothing."""
+    """Return the largest mixture of two clients' means, on a grid, that their capitals' product does not refute."""
     grid, largest = np.linspace(0.0, most, steps + 1), 0.0
     for first in grid:
         for second in grid:

@@ -1,4 +1,4 @@
-"""Small worlds in which everything that the bounds are about can be computed.
+"""Small worlds in which every bounded quantity can be computed.
 
 Logistic regression with two classes is ``nn.Linear(d, 2)`` with cross-entropy. Only the difference ``v = (a, c)`` of
 its two rows matters: the loss is ``softplus(-sign (<a, x> + c))``, the smallest ``||theta||`` is ``||v|| / sqrt(2)``,
@@ -54,7 +54,7 @@ class Cluster:
     center: tuple[float, ...]
     spread: float = 0.5
     share: float = 0.5
-    """The fraction of class 1."""
+    """The share of class 1."""
 
     def sample(self, count: int, rng: np.random.Generator) -> Population:
         sign = np.where(rng.random(count) < self.share, 1.0, -1.0)
@@ -64,7 +64,7 @@ class Cluster:
         return Population(x.clip(-1.0, 1.0), sign, np.full(count, 1.0 / count))
 
     def nodes(self, order: int = 24) -> Population:
-        """The distribution itself, as the nodes of a Gauss-Legendre rule in each dimension."""
+        """Return the distribution, as the nodes of a Gauss-Legendre rule in each dimension."""
         axis, weight = np.polynomial.legendre.leggauss(order)
         parts = []
         for sign in (1.0, -1.0):
@@ -103,7 +103,7 @@ def ascend(v: Array, x: Array, sign: Array, gamma: float | None) -> tuple[Array,
 
 
 def gradients(slope: Array, sign: Array, moved: Array) -> Array:
-    """The gradient of each example's loss in v, ``[..., N, d+1]``, by the envelope theorem."""
+    """Return the gradient of each example's loss in v, ``[..., N, d+1]``, by the envelope theorem."""
     return (-sign * slope)[..., None] * np.concatenate([moved, np.ones((*moved.shape[:-1], 1))], axis=-1)
 
 
@@ -119,7 +119,7 @@ def risk_and_gradient(v: Array, population: Population, gamma: float | None) -> 
 
 @dataclass(frozen=True)
 class Least:
-    """The minimum of a convex risk over ``||v|| <= radius``: certainly at least ``value - gap``."""
+    """Minimize a convex risk over ``||v|| <= radius``; the true minimum is at least ``value - gap``."""
 
     v: Array
     value: float
@@ -158,7 +158,7 @@ def least(
 
 
 def model(v: Array) -> torch.nn.Linear:
-    """The smallest ``nn.Linear(d, 2)`` that has this v."""
+    """Return the smallest ``nn.Linear(d, 2)`` with this v."""
     layer = torch.nn.Linear(len(v) - 1, 2).double()
     half = torch.from_numpy(v / 2.0)
     layer.weight.data = torch.stack([-half[:-1], half[:-1]])
@@ -183,7 +183,7 @@ def constants_of(
 
 
 def box_concentration(width: float, dimension: int) -> Concentration:
-    """Proven c1 and c2 for every distribution on a box with sides ``width``, in fewer than 4 dimensions.
+    """Return proven c1 and c2 for every distribution on a box with sides ``width``, in fewer than 4 dimensions.
 
     Changing one of n examples changes ``T = W_2^2`` by at most ``B / n``, with B the squared diameter, so by McDiarmid
     ``P(T >= E T + s) <= exp(-2 n s^2 / B^2)``. If ``E T <= k / sqrt(n)``, take ``c2 = 1 / (2 B^2)`` and
@@ -203,7 +203,7 @@ def box_concentration(width: float, dimension: int) -> Concentration:
 
 
 def labeled_line_concentration(width: float, label_cost: float) -> Concentration:
-    """The same for a line with two labels, ``d^2 = |x - x'|^2 + kappa [y != y']``.
+    """Return the same for a line with two labels, ``d^2 = |x - x'|^2 + kappa [y != y']``.
 
     ``T <= B |p_n - p| + sum_y p_n(y) W_2^2``, with the classes' own W_2 and ``B = width^2 + kappa``; on average this is
     at most ``(B / 2 + width^2 / sqrt(2)) / sqrt(n)``.
@@ -214,7 +214,7 @@ def labeled_line_concentration(width: float, label_cost: float) -> Concentration
 
 
 def tail(concentration: Concentration, num_examples: int, x: float) -> float:
-    """Fournier and Guillin's theorem 2 for W_2: the bound on ``P(W_2^2 >= x)``."""
+    """Return Fournier and Guillin's bound on ``P(W_2^2 >= x)`` (theorem 2 for W_2)."""
     d = concentration.dimension
     if x > 1.0:
         power = x ** (concentration.alpha / 2.0)
@@ -247,7 +247,7 @@ class Line:
         return self._sum(lambda c, low: special.ndtr((x - c) / self.spread) - special.ndtr(low))
 
     def first(self, x: Array) -> Array:
-        """The integral of t up to x, under the density."""
+        """Return the integral of t up to x, under the density."""
         s = self.spread
         return self._sum(
             lambda c, low: (
@@ -256,7 +256,7 @@ class Line:
         )
 
     def second(self, x: Array) -> Array:
-        """The integral of t^2 up to x, under the density."""
+        """Return the integral of t^2 up to x, under the density."""
         s = self.spread
         return self._sum(
             lambda c, low: (
@@ -277,7 +277,7 @@ class Line:
         return self.quantile(rng.random(shape))
 
     def squared_distance(self, points: Array, mass: Array | None = None) -> Array:
-        """The exact ``W_2^2`` to points ``[..., n]``: sorted points are matched with quantiles in order."""
+        """Return the exact ``W_2^2`` to points ``[..., n]``, by matching sorted points with quantiles."""
         order = np.argsort(points, axis=-1)
         x = np.take_along_axis(points, order, -1)
         share = np.full(x.shape[-1], 1.0 / x.shape[-1]) if mass is None else mass[order]
@@ -298,7 +298,7 @@ def _bell(x: Array) -> Array:
 
 
 def squared_distance_on_line(x: Array, x_mass: Array, z: Array, z_mass: Array) -> float:
-    """``W_2^2`` between two weighted samples."""
+    """Return ``W_2^2`` between two weighted samples."""
     i, j = np.argsort(x), np.argsort(z)
     ends_x, ends_z = np.cumsum(x_mass[i]), np.cumsum(z_mass[j])
     ends = np.unique(np.concatenate([ends_x[:-1], ends_z[:-1], [1.0]]))
@@ -338,7 +338,7 @@ def algorithm_1(
     rng: np.random.Generator,
     weight_decay: float = 0.0,
 ) -> Path:
-    """All clients in every round, with batches drawn with replacement; ``batch_size=None`` means full batches."""
+    """Train all clients in every round, with batches drawn with replacement; ``batch_size=None`` means full batches."""
     x, sign = np.stack([c.x for c in clients]), np.stack([c.sign for c in clients])
     lam, everyone = np.array(weights), mix(clients, weights)
     who = np.arange(len(clients))[:, None]
@@ -374,7 +374,7 @@ def algorithm_1(
 def spreads(
     clients: Sequence[Population], weights: Sequence[float], gamma: float, radius: float, rng: np.random.Generator
 ) -> tuple[float, float]:
-    """The largest deviations of an example's gradient and of a client's from the mean, at 300 points of the ball."""
+    """Return the largest deviations of examples' and clients' gradients from the mean, at 300 points of the ball."""
     dimension = clients[0].x.shape[1] + 1
     v = rng.normal(size=(300, dimension))
     v *= (ROOT2 * radius * rng.random((300, 1)) ** (1.0 / dimension)) / np.linalg.norm(v, axis=1, keepdims=True)

@@ -7,18 +7,18 @@ import numpy as np
 
 
 def split_conformal(scores, coverage):
-    """The ceil(coverage (n + 1))-th smallest score, as in every textbook; coverage is text."""
+    """Return the ceil(coverage (n + 1))-th smallest score, as in every textbook; coverage is text."""
     rank = math.ceil(Fraction(coverage) * (len(scores) + 1))
     return sorted(scores)[rank - 1] if rank <= len(scores) else math.inf
 
 
 def missed(scores, threshold):
-    """The fraction of scores strictly above a threshold; a client without scores misses all."""
+    """Return the share of scores strictly above a threshold; a client without scores misses all."""
     return Fraction(sum(score > threshold for score in scores), len(scores)) if len(scores) else Fraction(1)
 
 
 def example_threshold(clients, coverage, grid=None):
-    """The smallest t with (sum_k m_k(t) + 1) / (K + 1) <= 1 - coverage."""
+    """Return the smallest t with (sum_k m_k(t) + 1) / (K + 1) <= 1 - coverage."""
     candidates = sorted({score for scores in clients for score in scores} if grid is None else grid)
     for t in candidates:
         if (sum(missed(scores, t) for scores in clients) + 1) / (len(clients) + 1) <= 1 - Fraction(coverage):
@@ -27,7 +27,7 @@ def example_threshold(clients, coverage, grid=None):
 
 
 def client_threshold(clients, coverage, confidence, grid=None):
-    """The ceil(confidence (K + 1))-th smallest of each client's smallest t with m_k(t) <= 1 - coverage."""
+    """Return the ceil(confidence (K + 1))-th smallest of each client's smallest t with m_k(t) <= 1 - coverage."""
     each = []
     for scores in clients:
         candidates = sorted(scores if grid is None else grid)
@@ -36,7 +36,7 @@ def client_threshold(clients, coverage, confidence, grid=None):
 
 
 def class_scores(name, outputs, penalty=0.01, free=5):
-    """The score of every class of one example, one class after another."""
+    """Return the score of every class of one example, one class after another."""
     outputs = np.asarray(outputs, dtype=float)
     p = np.exp(outputs - outputs.max())
     p /= p.sum()

@@ -1,4 +1,4 @@
-"""A server that wants one record of one client, and gets it from a node's own request handler.
+"""Attacks of a server that reads one client's record through a node's request handler.
 
 The model is linear. Each attack counts its messages; a WireError ends it if the node refuses one.
 """
@@ -25,7 +25,7 @@ SCALARS = {"learning_rate": 0.5, "momentum": 0.0, "weight_decay": 0.0}
 STEEP = 8192.0
 """The slope of a logit that is nearly a step; a power of 2, with which products are exact."""
 FAR = 256.0
-"""No example of the tests is that far from the origin along a direction."""
+"""A distance from the origin, along a direction, that no example of the tests has."""
 
 
 @dataclass
@@ -39,19 +39,19 @@ class Curious:
     scalars: Mapping[str, float] = field(default_factory=lambda: SCALARS)
     messages: int = 0
     tests: bool = False
-    """Whether mean losses are taken on the client's test examples, which every app asks for."""
+    """If True, use mean losses on the client's test examples, which every app asks for."""
     drfa: bool = False
-    """Whether mean losses are those by which DRFA weights its clients."""
+    """If True, use the mean losses that determine DRFA's client weights."""
 
     def ask(self, kind: str, content: RecordDict) -> RecordDict:
-        """Return the node's reply; raise WireError if it refuses."""
+        """Return the node's reply; raise WireError if the reply is an error."""
         self.messages += 1
         reply = carried(answer(kind, lambda: self.node, carried(content)))
         check_refusal(reply)
         return reply
 
     def update(self, rows: Tensor, number: int = 0, round: int = 0) -> Tensor:
-        """Return how far training moves a linear model: one row of weights and an offset per output.
+        """Return the change of a linear model in training: one row of weights and an offset per output.
 
         Batches follow from the round, the seed, and the number that the server gives to the client.
         """
@@ -84,7 +84,7 @@ class Curious:
         """Return all examples, from the updates of different batches at the same parameters, zero.
 
         An update is the mean of its examples' gradients. Which these are, a twin shows: a client of the server's own
-        with the same number of examples, whose features are unit vectors.
+        with the same number of examples, with unit vectors as features.
         """
         zeros, apart = torch.zeros(self.classes, self.features + 1), torch.zeros(self.classes, twin.features + 1)
         drawn = torch.stack([twin.update(apart, number)[:, :-1].abs().sum(0) > 0 for number in range(count)]).double()
@@ -143,7 +143,7 @@ class Curious:
         shares = torch.tensor([last - other for other in others], dtype=torch.float64)
 
         def beyond(direction: Tensor, at: float) -> float:
-            """Return the mean of how far examples lie beyond a plane."""
+            """Return the mean distance of examples beyond a plane."""
             return self._loss(direction, at) - rest + float(direction.double() @ shares) - at * last / FAR
 
         low, high = -FAR, FAR
@@ -180,7 +180,7 @@ class Curious:
         outputs = self.classes + extra
 
         def beyond(at: float) -> Tensor:
-            """Return the sum of the examples beyond a plane, and how many they are."""
+            """Return the sum and the number of the examples beyond a plane."""
             rows = torch.zeros(outputs, self.features + 1)
             rows[-1] = STEEP * torch.cat([direction, torch.tensor([-at])])
             return self.update(rows)[0] * (outputs - 1) * batch / self.scalars["learning_rate"]
@@ -195,7 +195,7 @@ class Curious:
 
 
 def _gradients(models: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Return the gradient ``[T, N, C, F + 1]`` of each example, whose last feature is 1, at each model."""
+    """Return the gradient ``[T, N, C, F + 1]`` of each example, with 1 as its last feature, at each model."""
     errors = torch.softmax(torch.einsum("tcf,nf->tnc", models, x), -1)
     errors = errors - torch.nn.functional.one_hot(y, models.shape[1])
     return errors[..., None] * x[None, :, None]

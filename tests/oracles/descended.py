@@ -1,4 +1,4 @@
-"""What clients descend if that is more than the loss at moved examples: autograd through each paper's equation.
+"""Objectives beyond the loss at moved examples: autograd through each paper's equation.
 
 Each is an objective of :func:`tests.oracles.reference.train`. It counts the steps of each client, for its random draws
 have the key (seed, round, client, step); the draws are in the order of the batch.
@@ -23,7 +23,7 @@ from wafl.base.random import Key, Purpose, normal
 START = 5
 Outputs = Callable[[Tensor], Tensor]
 Descended = Callable[[Outputs, Tensor, Tensor, int, int], Tensor]
-"""From a model, a batch, the client and how often it was asked before, to one number."""
+"""A function of a model, a batch, the client and its number of earlier queries, with one number as its value."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ def changed(outputs: Outputs, x: Tensor, moved: Tensor, shift: Tensor) -> Tensor
 
 @dataclass(frozen=True)
 class Most:
-    """Where in an l_inf ball the outputs change most, from a random start, by steps of the gradient's sign."""
+    """Find the largest change of the outputs in an l_inf ball, from a random start, by steps of the gradient's sign."""
 
     epsilon: float
     step_size: float
@@ -68,7 +68,7 @@ class Most:
 
 
 def place_of(asked: int, local_steps: int, client: int) -> tuple[int, int, int]:
-    """The round, client and step of a key."""
+    """Return the round, client and step of a key."""
     return asked // local_steps, client, asked % local_steps
 
 

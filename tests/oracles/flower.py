@@ -1,4 +1,4 @@
-"""What a training on Flower must end with: the same queries, answered here by the clients that answered there."""
+"""The expected end of training on Flower: the same queries, answered in this process by the same clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from wafl.train.trust.faults import without
 def replay(
     clients: wafl.Federation, method: wafl.Method, schedule: Schedule, history: Sequence[Record]
 ) -> dict[str, Tensor]:
-    """The parameters at the end if each round leaves out the clients that the history says."""
+    """Return the final parameters if each round leaves out the clients that the history lists as left out."""
     task = make_task(wafl.models.mlr(clients))
     sizes = clients.train.num_examples.tolist()
     lowest = partial(lowest_gamma, method.objective, task)

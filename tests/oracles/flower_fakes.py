@@ -40,11 +40,11 @@ Client = dict[str, Any]
 """Arrays x, y, x_test and y_test of one client."""
 HANG, GONE = "hang", "gone"
 Fate = float | str | Callable[[RecordDict], RecordDict] | None
-"""What happens to a reply: it takes that many seconds, HANG or GONE, it is changed, or nothing happens."""
+"""The fate of a reply: a delay in seconds, HANG or GONE, a change, or None."""
 
 
 class Clock:
-    """Time that passes only when somebody would wait."""
+    """Time that passes only while a program waits."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -57,7 +57,7 @@ class Clock:
 
 
 def virtual(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Give the server's side this clock, and messages a sender, without which Flower makes none."""
+    """Use this clock on the server's side, and set the sender that Flower needs to make messages."""
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
     monkeypatch.setattr("os.fsync", lambda _: None)  # tested elsewhere
@@ -68,20 +68,20 @@ def virtual(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def carried(value: Any) -> Any:
-    """A record or message as another process would receive it."""
+    """Return a record or message as another process would receive it."""
     with no_object_id_recompute():
         contents = {name: each.deflate() for name, each in get_all_nested_objects(value).items()}
         return inflate_object_from_contents(value.object_id, contents)
 
 
 def encoded(query: NodeQuery) -> RecordDict:
-    """A query as it was sent."""
+    """A sent query."""
     return encode_query(query)
 
 
 @dataclass
 class Host:
-    """One node of the grid; ``fate`` says what happens to its reply, by the kind and round of the message."""
+    """One node of the grid; ``fate`` returns the fate of its reply, by the kind and round of the message."""
 
     number: int
     node: Node
@@ -92,7 +92,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Seen:
-    """A message that a node was sent, and what it replied."""
+    """A message to a node, and its reply."""
 
     node: int
     kind: str
@@ -103,13 +103,13 @@ class Seen:
 
 @dataclass
 class Grid:
-    """What Flower gives a ServerApp, as far as it is used."""
+    """The parts of Flower's grid that the ServerApp uses."""
 
     clock: Clock
     hosts: list[Host]
     shuffle: random.Random = field(default_factory=lambda: random.Random(0))
     latency: float = 1.0
-    """Seconds that work takes; a greeting takes none."""
+    """The duration of work in seconds; a greeting takes none."""
     before_push: Callable[[str, int | None], None] = lambda *_: None
     seen: list[Seen] = field(default_factory=list[Seen])
     pending: dict[str, tuple[float, Host, Message | None, Message]] = field(default_factory=dict[str, Any])
@@ -182,7 +182,7 @@ def make_clients(
     tests: int = 3,
     seed: int = 3,
 ) -> dict[str, Client]:
-    """Clients of these sizes by name: three classes, each around its own center, or ``targets`` numbers per example."""
+    """Return clients of these sizes by name, with three separate classes, or ``targets`` numbers per example."""
     draws = np.random.default_rng(seed)
     centers = draws.normal(size=(3, *shape))
     result: dict[str, Client] = {}
@@ -199,7 +199,7 @@ def make_clients(
 
 
 def federation(clients: Mapping[str, Client]) -> wafl.Federation:
-    """All clients in one place, in the order of their names."""
+    """Return all clients in one federation, in the order of their names."""
     names = sorted(clients)
     classes = None
     if clients[names[0]]["y"].dtype.kind == "i":
@@ -214,11 +214,11 @@ def federation(clients: Mapping[str, Client]) -> wafl.Federation:
 
 
 BELIEVED = {"client_share": 1.0, "clients_per_node": 1000}
-"""Caps as in the embedded engine, with which grids are compared."""
+"""The caps of the embedded engine, for comparisons with grids."""
 ADMITTED = {"min-examples": 1}
-"""What the operators of nodes with small clients configure."""
+"""The node config of operators with small clients."""
 EVERYONE: list[wafl.Federation] = []
-"""What :func:`everyone` returns; a test appends its own."""
+"""The value of :func:`everyone`; a test appends its own."""
 
 
 def everyone() -> wafl.Federation:
@@ -226,12 +226,12 @@ def everyone() -> wafl.Federation:
 
 
 def double(clients: Any) -> nn.Module:
-    """A linear model in double precision."""
+    """Return a linear model in double precision."""
     return wafl.models.mlr(clients).double()
 
 
 def hidden(clients: Any) -> nn.Module:
-    """A network with a hidden layer."""
+    """Return a network with a hidden layer."""
     with torch.random.fork_rng():
         torch.manual_seed(2)
         return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, clients.num_outputs))
@@ -262,7 +262,7 @@ def sly(clients: Any) -> nn.Module:
 
 
 def declared(clients: Any) -> nn.Module:
-    """A linear model inside a module that only declares a Lipschitz constant."""
+    """A linear model in a module that only declares a Lipschitz constant."""
     with torch.random.fork_rng():
         torch.manual_seed(2)
         model = nn.Sequential(nn.Linear(4, clients.num_outputs), nn.GELU())
@@ -271,7 +271,7 @@ def declared(clients: Any) -> nn.Module:
 
 
 def dropping(clients: Any) -> nn.Module:
-    """A network with dropout, in double precision."""
+    """Return a network with dropout, in double precision."""
     with torch.random.fork_rng():
         torch.manual_seed(2)
         layers = (nn.Linear(4, 6), nn.Dropout(0.5), nn.Tanh(), nn.Linear(6, clients.num_outputs))
@@ -279,7 +279,7 @@ def dropping(clients: Any) -> nn.Module:
 
 
 def normalized(clients: Any) -> nn.Module:
-    """A network with BatchNorm in training mode, in double precision."""
+    """Return a network with BatchNorm in training mode, in double precision."""
     with torch.random.fork_rng():
         torch.manual_seed(2)
         layers = (nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, clients.num_outputs))
@@ -305,7 +305,7 @@ def words(clients: Any) -> nn.Module:
 
 @dataclass(frozen=True)
 class Remembering(LocalStep):
-    """A local step with all that one may have: scalars, memory, the server's vectors, and vectors to send."""
+    """A local step with every feature: scalars, memory, the server's vectors, and vectors to send."""
 
     pull: float = 0.5
     sends = ("size", "change")
@@ -387,7 +387,7 @@ def write(folder: Path, clients: Mapping[str, Client]) -> Path:
 
 
 def flat(experiment: Mapping[str, Any], seed: int = 0, **extra: Any) -> dict[str, Any]:
-    """The run config as nodes and the server get it: dotted keys, in random order."""
+    """Return the run config of nodes and server: dotted keys, in random order."""
     declared = {"tasks": ["train", "certify", "mixture"], **experiment.get("flower", {})}
     caps = {**BELIEVED, **experiment.get("caps", {})}
     experiment = {**experiment, "engine": "flower", "caps": caps, "flower": declared}
@@ -416,7 +416,7 @@ def make_grid(
     node: type[Node] = Node,
     first: int = 0,
 ) -> Grid:
-    """One node per list of names, each with its own folder."""
+    """Return one node per list of names, each with its own folder."""
     hosts: list[Host] = []
     for part, names in enumerate(layout, first):
         folder = base / f"node-{part}"
@@ -428,17 +428,17 @@ def make_grid(
 
 
 def train(grid: Grid, experiment: Mapping[str, Any], folder: Path) -> None:
-    """What the ServerApp does."""
+    """Run the ServerApp's main function."""
     server.train(Post(grid), {**OWN, **flat(experiment, 99), "folder": str(folder)})  # type: ignore[arg-type]
 
 
 def tensor(content: RecordDict, record: str, name: str) -> Tensor:
-    """One array of a message, with the shape and type that it claims."""
+    """Return one array of a message, with its claimed shape and type."""
     array = content[record][name]
     return read_array(content, record, name, tuple(array.shape), getattr(torch, array.dtype))
 
 
 def spoiled(reply: RecordDict, record: str, name: str, change: Callable[[Tensor], Tensor]) -> RecordDict:
-    """The reply with one array changed."""
+    """Return the reply with one changed array."""
     changed = ArrayRecord({**reply[record], name: arrays(values=change(tensor(reply, record, name)))["values"]})
     return RecordDict({**reply, record: changed})

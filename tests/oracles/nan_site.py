@@ -1,4 +1,4 @@
-"""A site whose data pass every check when they are read, and are NaN when a model sees them."""
+"""A site with data that pass every check while they are read, and are NaN in the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numbers that training gives, to show that a change to the structure changes none of them.
+"""Results of training, to show that a refactoring changes no number.
 
 ``python -m tests.oracles.numbers before.npz`` writes the parameters, losses, cohorts, weights and gammas of every
 method (embedded, swept, with a learned gamma, with faults, on a Flower grid without processes); after the change,
@@ -64,7 +64,7 @@ LENIENT = wafl.Tolerance(min_replies=0.3, attempts=5)
 
 
 def small_cases() -> Iterator[tuple[str, wafl.Run]]:
-    """Four features, three classes, six clients of unequal size."""
+    """Return six clients of unequal size with four features and three classes."""
     generator = np.random.default_rng(0)
     sizes = (9, 4, 12, 7, 5, 10)
     pairs = [(generator.random((size, 4), dtype=np.float32), np.arange(size) % 3) for size in sizes]
@@ -107,7 +107,7 @@ def _cases(clients: wafl.Federation, model: Any, common: dict[str, Any]) -> Iter
 
 
 def grid_cases() -> Iterator[tuple[str, wafl.Run]]:
-    """Methods whose clients are on nodes, with real messages between the nodes and the server, in this process."""
+    """Train methods on nodes in this process, with real messages between nodes and server."""
     from tests.oracles import flower_fakes as fakes
     from wafl.results.saved import load_run
 
@@ -129,7 +129,7 @@ def grid_cases() -> Iterator[tuple[str, wafl.Run]]:
 
 
 def arrays(name: str, run: wafl.Run) -> dict[str, np.ndarray[Any, Any]]:
-    """All results of a run, as arrays."""
+    """Return all results of a run, as arrays."""
     result = {f"{name}/{key}": value.numpy() for key, value in run.params.items()}
     result[f"{name}/client_weights"] = run.client_weights.numpy()
     for column in ("loss", "gamma", "achieved_radius"):
@@ -140,20 +140,20 @@ def arrays(name: str, run: wafl.Run) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def plain(run: wafl.Run) -> dict[str, Any]:
-    """A run as JSON: its cohorts, and its parameters as one list."""
+    """Return a run as JSON: its cohorts, and its parameters as one list."""
     params = torch.cat([value.flatten() for value in run.params.values()])
     return {"cohorts": [list(record.cohort) for record in run.history], "params": params.tolist()}
 
 
 def batches() -> list[list[list[int]]]:
-    """Which examples two lanes of unequal size see in three local epochs: -1 is padding."""
+    """Return the examples of two lanes of unequal size in three local epochs; -1 is padding."""
     key = Key(*(torch.tensor(part) for part in ([7, 7], [2, 2], [0, 5], [0, 0])))
     drawn = draw_batches(LocalWork(None, 3, 4), key, torch.tensor([10, 5]), 4)
     return torch.where(drawn.real, drawn.index, -1).tolist()
 
 
 def golden() -> dict[str, Any]:
-    """What ``numbers.json`` holds."""
+    """Return the content of ``numbers.json``."""
     return {"batches": batches(), "runs": {name: plain(run) for name, run in small_cases()}}
 
 

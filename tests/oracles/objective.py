@@ -1,4 +1,4 @@
-"""What the code should return, straight from the equations, in plain Python, numpy and scipy."""
+"""Expected values, straight from the equations, in plain Python, numpy and scipy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def linear_model(weight: Array, bias: Array | float = 0.0) -> nn.Linear:
 
 
 class Hidden(nn.Module):
-    """The same function as the inner model, with its structure hidden."""
+    """A module that computes the inner model's function, and hides its structure."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Values that somebody who can start Flower runs may give by ``-c`` to run code on nodes, or to get at their data."""
+"""Hostile values of ``-c``: attempts to run code on nodes, or to read their data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the machine stood still: a virtual machine may be suspended, or moved, in the middle of a test."""
+"""Detection of a suspended machine: a virtual machine may be paused, or moved, in the middle of a test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TICK = 0.5
 
 @dataclass
 class Pauses:
-    """Looks at the clock every half second while it is open; `longest` is the longest time between two looks."""
+    """A clock that is read every half second while this is open; `longest` is the longest time between two readings."""
 
     longest: float = 0.0
     _closed: threading.Event = field(default_factory=threading.Event)

@@ -7,7 +7,7 @@ from scipy import optimize
 
 
 def cross_entropy(weight, outputs, label, moves):
-    """The loss of one example after each of ``moves [m, d]``."""
+    """Return the loss of one example after each of ``moves [m, d]``."""
     moved = outputs + moves @ weight.T
     return np.log(np.exp(moved - moved[..., [label]]).sum(-1))
 
@@ -17,7 +17,7 @@ def length(moves, norm):
 
 
 def brute_force_phi(weight, outputs, label, gamma, norm, points=61, starts=3):
-    """The largest ``loss(x + delta) - gamma ||delta||^2`` over delta in the plane, from below but very nearly.
+    """Return the largest ``loss(x + delta) - gamma ||delta||^2`` over delta in the plane, from below, almost exactly.
 
     No good move is longer than ``max_j ||w_j - w_y||_* / (2 gamma)`` in the norm, nor then in any coordinate.
     """
@@ -52,7 +52,7 @@ def _corners(weight):
 
 
 def distance_to_error(weight, outputs, label, norm):
-    """The least move after which some other class has at least the label's output: one linear program per rival."""
+    """Return the shortest move to another class with at least the label's output: one linear program per class."""
     least = math.inf
     for rival in range(len(weight)):
         if rival == label:

@@ -102,13 +102,13 @@ def train(
 
 
 def averaged(model: nn.Module, statistics: str) -> dict[str, Tensor]:
-    """The parameters and, if they are learned, the running statistics."""
+    """Return the parameters and, if they are learned, the running statistics."""
     buffers = {name: value for name, value in model.named_buffers() if value.is_floating_point()}
     return {**dict(model.named_parameters()), **(buffers if statistics != "frozen" else {})}
 
 
 def follow(layer: nn.BatchNorm1d, values: Tensor) -> None:
-    """Update the running statistics as torch does in training; torch refuses one value, whose variance is unknown."""
+    """Update the running statistics as torch does in training; for one value, torch raises an error."""
     assert layer.running_mean is not None
     assert layer.momentum is not None
     if values.numel() == layer.num_features:
@@ -119,7 +119,7 @@ def follow(layer: nn.BatchNorm1d, values: Tensor) -> None:
 
 @contextmanager
 def inputs_of_batch_norm(model: nn.Module) -> Generator[list[tuple[nn.BatchNorm1d, Tensor]], None, None]:
-    """What BatchNorm layers are given within it; all of them are in evaluation mode."""
+    """Record the inputs of BatchNorm layers during the block; all layers are in evaluation mode."""
     seen: list[tuple[nn.BatchNorm1d, Tensor]] = []
     layers = [layer for layer in model.modules() if isinstance(layer, nn.BatchNorm1d)]
     assert not any(layer.training for layer in layers)

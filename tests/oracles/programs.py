@@ -1,4 +1,4 @@
-"""What can happen to a program of a deployment: it hangs, ends in its own time, or starts again."""
+"""Ways to stop the program of a deployment: let it hang, end it, kill it, or restart it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wafl.flower.ops.loopback import PATIENCE, READY, Loopback, Program
 
 
 def pause(program: Program) -> None:
-    """Make it hang: it neither ends nor answers."""
+    """Make the program hang: it neither ends nor answers."""
     seen: set[int] = set()
     while new := program._signal(signal.SIGSTOP) - seen:
         seen |= new
@@ -21,7 +21,7 @@ def resume(program: Program) -> None:
 
 
 def stop(program: Program, grace: float = 5.0) -> None:
-    """Ask it to end, then kill whatever is left."""
+    """Ask the program to end, then kill its remaining processes."""
     if program.returncode() is None:
         program.process.terminate()
         resume(program)
@@ -31,7 +31,7 @@ def stop(program: Program, grace: float = 5.0) -> None:
 
 
 def restart(program: Program) -> None:
-    """Kill what is left of it, and start the same command again."""
+    """Kill its remaining processes, and start the same command again."""
     program.kill()
     program.process = program._start()
 

@@ -1,4 +1,4 @@
-"""What an attack reaches inside a ball: moves of single examples, and the best use of the budget for them.
+"""An attack inside a ball: moves of single examples, and the best use of the budget for them.
 
 It shares nothing with the library's attacks. Each example is moved to many distances, from many starts, along what the
 ground norm calls steepest; a linear model's best moves toward each class are among the starts. Mass may be split, so
@@ -20,19 +20,19 @@ from torch import Tensor, nn
 Array = NDArray[np.float64]
 Losses = Callable[[Tensor, Tensor], Tensor]
 DOUBLINGS = range(-3, 12)
-"""How far examples are moved: the radius times these powers of 2."""
+"""Distances of moves: the radius times these powers of 2."""
 STEPS = 6
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where each example can go: its loss there and how far that is, both ``[n, m]``; the first is where it is."""
+    """Candidate positions of each example: loss and distance, both ``[n, m]``; the first is its own position."""
 
     losses: Array
     distances: Array
 
     def worst_mean(self, share: Array, radius: float, power: int) -> float:
-        """The largest mean loss, for examples with these shares of the mass, within ``radius``."""
+        """Return the largest mean loss, for examples with these shares of the mass, within ``radius``."""
         gains: list[tuple[float, float]] = []  # loss and cost, in all
         at_rest = float(share @ self.losses[:, 0])
         for mass, losses, distances in zip(share, self.losses, self.distances, strict=True):
@@ -50,7 +50,7 @@ class Places:
 
 
 def envelope(costs: Array, losses: Array) -> list[tuple[float, float]]:
-    """The steps of the concave envelope of points, from the first one on: gain and cost, the best ratio first."""
+    """Return the steps of the concave envelope of points, from the first point: gain and cost, the best ratio first."""
     steps: list[tuple[float, float]] = []
     here = 0
     while True:
@@ -64,7 +64,7 @@ def envelope(costs: Array, losses: Array) -> list[tuple[float, float]]:
 
 
 def places(model: nn.Module, loss: Losses, x: Tensor, y: Tensor, radii: Sequence[float], norm: float) -> Places:
-    """Where the examples ``x [n, ...]`` can go, at distances around each radius."""
+    """Return candidate positions of the examples ``x [n, ...]``, at distances around each radius."""
     far = torch.tensor(sorted({radius * 2.0**k for radius in radii for k in DOUBLINGS}), dtype=torch.float64)
     result = [(loss(model(x), y).detach()[:, None], torch.zeros(len(x), 1, dtype=torch.float64))]
     slopes = _starts(model, loss, x, y)
@@ -85,7 +85,7 @@ def places(model: nn.Module, loss: Losses, x: Tensor, y: Tensor, radii: Sequence
 
 
 def steepest(slope: Tensor, norm: float) -> Tensor:
-    """The direction of length 1 along which a function with this slope rises most."""
+    """Return the direction of length 1 of steepest ascent for a function with this slope."""
     if norm == math.inf:
         return torch.where(slope >= 0, 1.0, -1.0).to(slope)
     largest = slope.abs().amax(-1, keepdim=True)
@@ -96,7 +96,7 @@ def steepest(slope: Tensor, norm: float) -> Tensor:
 
 
 def _starts(model: nn.Module, loss: Losses, x: Tensor, y: Tensor) -> list[Tensor]:
-    """The slope of the loss, of each output's lead over the label's, and a few that are random."""
+    """Return the slopes of the loss and of each output's lead over the label's, and a few random slopes."""
     inputs = x.clone().requires_grad_()
     outputs = model(inputs)
     goals = [
@@ -112,14 +112,14 @@ def _starts(model: nn.Module, loss: Losses, x: Tensor, y: Tensor) -> list[Tensor
 
 
 def _distances(moved: Tensor, rest: Tensor, norm: float) -> Tensor:
-    """Return how far the examples really are from where they were, rounded up."""
+    """Return the true distances of the moved examples, rounded up."""
     length = torch.linalg.vector_norm(moved - rest, ord=norm, dim=-1)
     lost = torch.linalg.vector_norm(moved, ord=norm, dim=-1)
     return (1.0 + 1e-12) * length + 1e-15 * lost
 
 
 def errors(weight: Array, outputs: Array, y: Array, norm: float) -> Places:
-    """A linear classifier's: each example where it is, and on the nearest boundary."""
+    """Return the positions for a linear classifier: each example's own, and on the nearest boundary."""
     dual = {1: np.inf, 2: 2, math.inf: 1}[norm]
     lead = outputs[np.arange(len(y)), y][:, None] - outputs
     apart = np.stack([np.linalg.norm(weight - weight[label], ord=dual, axis=1) for label in y])

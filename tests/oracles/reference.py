@@ -1,4 +1,4 @@
-"""What the papers say, written as plainly as possible: one client after another, one example after another.
+"""Plain references of the papers' methods: one client after another, one example after another.
 
 Algorithm 1 of Nguyen et al. (WAFL), and the methods it is compared with, in ordinary autograd. It shares no code with
 the package: the generator is Philox on Python's integers, and the ascent moves the inputs themselves. It is slow, and
@@ -75,7 +75,7 @@ def choose(seed: int, purpose: int, round: int, total: int, count: int) -> list[
 
 
 def choose_by_weight(seed: int, round: int, weights: list[float], count: int) -> list[int]:
-    """With replacement: the client whose interval of [0, 1) a uniform number of 24 bits falls into."""
+    """Draw clients with replacement: a uniform number of 24 bits falls into one client's interval of [0, 1)."""
     drawn: list[int] = []
     for bits in draw(seed, COHORT, round, 0, 0, count):
         reached = 0.0
@@ -135,12 +135,12 @@ class Minimized:
         return float(self.at(params, x, y).mean().detach())
 
     def gradient(self, params: Params, x: Tensor, y: Tensor) -> Params:
-        """The gradient in the parameters of the mean over a batch."""
+        """Return the gradient of a batch's mean loss in the parameters."""
         slopes = torch.autograd.grad(self.at(params, x, y).mean(), list(self.model.parameters()))
         return dict(zip(params, slopes, strict=True))
 
     def with_input_gradient(self, params: Params, x: Tensor, y: Tensor) -> tuple[float, Tensor]:
-        """The loss of a single example and its gradient in the input."""
+        """Return the loss of a single example and its gradient in the input."""
         x = x.detach().requires_grad_()
         loss = self.at(params, x[None], y[None]).sum()
         return float(loss.detach()), torch.autograd.grad(loss, x)[0]
@@ -412,7 +412,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Learned:
-    """Client weights that climb the losses: by AFL's rule, by DRFA's, by GroupDRO's or by FedDG-GA's."""
+    """Client weights that ascend the losses: by the rule of AFL, DRFA, GroupDRO or FedDG-GA."""
 
     rule: str
     step: float
@@ -563,7 +563,7 @@ class Dynamic:
         pass
 
     def next_params(self, params: Params, mean: Params, ends: list[Params], weights: list[float]) -> Params:
-        """The server's step, given the weights of these clients among all clients."""
+        """Return the server's step, for the weights of these clients among all clients."""
         for end, weight in zip(ends, weights, strict=True):
             self.h = {name: self.h.get(name, 0.0) - self.alpha * weight * (end[name] - params[name]) for name in params}
         return {name: mean[name] - self.h[name] / self.alpha for name in params}
@@ -616,7 +616,7 @@ class ServerOptimizer:
 
 @dataclass(frozen=True)
 class Update:
-    """A client's round: its parameters after each local step (the first are those it was sent), its loss and cost."""
+    """A client's round: its parameters before and after each local step, its loss and its cost."""
 
     path: list[Params]
     loss: float
@@ -771,7 +771,7 @@ def local_training(
 
 
 def descended(minimized: Minimized, params: Params, moved: Moved) -> Params:
-    """The gradient that a client descends after its objective has moved its batch."""
+    """Return a client's gradient after its objective has moved its batch."""
     return minimized.gradient(params, moved.x, moved.y) if moved.gradient is None else moved.gradient
 
 
@@ -787,7 +787,7 @@ def weighted_sum(shares: list[float], models: list[Params]) -> Params:
 
 
 def project(values: list[float]) -> list[float]:
-    """The nearest point of the simplex: all values lowered by one amount and cut off at 0, found by bisection."""
+    """Return the nearest point of the simplex: lower all values equally, by bisection, and cut them off at 0."""
     low, high = min(values) - 1, max(values)
     for _ in range(200):
         middle = (low + high) / 2
