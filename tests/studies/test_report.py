@@ -136,6 +136,16 @@ def test_the_command_that_began_a_study_can_be_repeated(program: str, shown: str
     assert shown in [block.text for block in setup.blocks if isinstance(block, Code)]
 
 
+def test_seeds_alone_draw_no_figure_of_radius_and_gamma(study: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(study, tmp_path / "copy")
+    rows = [json.loads(line) for line in (copy / "metrics.jsonl").read_text().splitlines()]
+    swept = [{**row, "gamma": 1.0 + row["seed"], "achieved_radius": 0.1} for row in rows if "radius" in row]
+    assert {row["seed"] for row in swept} == {0, 1}
+    for chosen, drawn in ((swept, True), ([row for row in swept if row["radius"] == 0.1], False)):
+        (copy / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in chosen))
+        assert ("Radius and gamma" in [section.title for section in show_study(copy).sections]) == drawn
+
+
 def test_a_page_of_a_garbage_folder_says_what_is_missing(study: Path, tmp_path: Path) -> None:
     other = shutil.copytree(study, tmp_path / "other")
     for name in ("results.json", "about.json", "config.toml"):

@@ -181,13 +181,16 @@ def _rounds(lines: Lines, titles: Mapping[str, str], conditions: Conditions) -> 
 def _radius_and_gamma(lines: Lines, titles: Mapping[str, str]) -> Section | None:
     """Return the section of each run's final gamma and achieved radius."""
     last: dict[str, dict[str, tuple[float, float]]] = {}
+    settings: set[str] = set()
     for row in lines:
         gamma, radius = row.get("gamma"), row.get("achieved_radius")
         if isinstance(gamma, int | float) and isinstance(radius, int | float) and gamma > 0 and radius > 0:
-            last.setdefault(titles.get(row["method"], row["method"]), {})[str(point_of(row))] = gamma, radius
+            title, point = titles.get(row["method"], row["method"]), point_of(row)
+            last.setdefault(title, {})[str(point)] = gamma, radius
+            settings.add(str((title, {name: value for name, value in point.items() if name != "seed"})))
     ends = {title: sorted(runs.values()) for title, runs in last.items()}
     curves = [charts.Curve(title, [g for g, _ in pairs], [r for _, r in pairs]) for title, pairs in ends.items()]
-    several = len({gamma for pairs in ends.values() for gamma, _ in pairs}) > 1
+    several = len(settings) > 1 and len({gamma for pairs in ends.values() for gamma, _ in pairs}) > 1
     what = "at the end of training, one point per run, in the unit of each method's ball"
     return radius_against_gamma(curves, what) if several else None
 
