@@ -18,6 +18,8 @@ from research.reproduction.reproduce import digest
 
 ROOT = Path(__file__).parents[2]
 REGISTERED = "experiments/registered"
+NOT_RUN = {"clients-ball"}
+"""Registrations whose experiments have not been run; remove a name when its results are committed."""
 
 
 def git(folder: Path, *words: str) -> bytes:
@@ -61,7 +63,8 @@ def test_results_came_after_their_registration() -> None:
 
 def test_registrations_are_what_results_embed() -> None:
     """Without git, too: a changed registration is a new file."""
-    assert {stamp["name"] for _, stamp in embedding()} == {path.stem for path in (ROOT / REGISTERED).glob("*.toml")}
+    names = {path.stem for path in (ROOT / REGISTERED).glob("*.toml")}
+    assert {stamp["name"] for _, stamp in embedding()} == names - NOT_RUN
     for _, stamp in embedding():
         assert registered(stamp["name"])[1] == stamp
 
