@@ -95,7 +95,8 @@ def _held_out(x: Array, y: Array, classes: int | None, ball: Ball, fraction: flo
             test, count = test[np.isin(y[test], present)], len(present)
         radius = fraction * largest_radius(seen, targets, count, ball.norm)
         steps, there = FEW_STEPS[classes is not None], replace(ball, radius=radius)
-        model = solve(seen, targets, count, there, CRUDE, steps, restarts=False)
+        with np.errstate(over="ignore", invalid="ignore"):  # the search rejects steps whose loss is not a number
+            model = solve(seen, targets, count, there, CRUDE, steps, restarts=False)
         outputs = np.full((len(test), classes or 1), -np.inf)
         outputs[:, present] = x[test] @ model.weight.T + model.bias
         if classes is None:
