@@ -158,8 +158,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", choices=list(SOURCES), default=list(SOURCES))
     parser.add_argument("--output", type=Path)
     given = options.read(parser, argv, seeds=1, only=["linnerud, waist"])
-    kept = given.output is not None and given.output.exists()
-    rows: list[dict[str, Any]] = json.loads(given.output.read_text())["rows"] if kept else []
+    rows: list[dict[str, Any]] = []
+    if given.output is not None and given.output.exists():
+        rows = json.loads(given.output.read_text())["rows"]
     done = {(row["data"], row["noise"], row["seed"]) for row in rows}
     for seed in range(given.seeds):
         for name in given.only:
