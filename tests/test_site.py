@@ -12,7 +12,7 @@ pytest.importorskip("yaml")
 from tools import words
 
 import wafl
-from tests.test_links import links
+from tests.pages import links
 
 ROOT = Path(__file__).parents[1]
 GROUPS = ["Start", "Guides", "Concepts", "Evidence", "Reference"]
