@@ -94,7 +94,12 @@ def test_the_committed_figure_is_of_the_committed_numbers() -> None:
 def test_the_readme_is_short_and_in_order() -> None:
     assert len(README.splitlines()) <= 90
     titles = re.findall(r"^## (.+)$", README, re.MULTILINE)
-    heads = ["Install", "Eight lines", "Clean against attacked accuracy", "When to use it, and when not"]
+    heads = [
+        "Install",
+        "An example in eight lines",
+        "Clean accuracy versus accuracy under attack",
+        "When to use it, and when not",
+    ]
     assert titles[:4] == heads
     assert titles[4].startswith("The paper")
     assert "docs/images/front.png" in README.partition("## Clean")[2].partition("## When")[0]
@@ -106,13 +111,17 @@ def test_the_readme_is_short_and_in_order() -> None:
 def test_the_points_of_the_readme_are_the_numbers(numbers: dict[str, Any]) -> None:
     text = " ".join(README.split())
     leads = {(row["rival"], row["attack"]): mean_of(row["means"]) for row in numbers["data"]["cifar10"]["compared"]}
-    assert f"keeps {leads['FedAvg', 'inf']} points more than tuned FedAvg under PGD in l_inf (8/255), and" in text
-    assert f"{leads['FedAvg', '2']} in l2 (0.25)" in text
-    assert f"lead is {leads['FedPGM', 'inf']} points (l_inf) and {leads['FedPGM', '2']} (l2)" in text
-    ball = [f"{accuracy(numbers, 'wafl-inf', 75.0, test):.1f}%" for test in ("clean", "inf")]
-    plain = [f"{accuracy(numbers, 'decay', 0.0, test):.1f}%" for test in ("clean", "inf")]
-    assert f"from {plain[0]} to {ball[0]}" in text
-    assert f"from {plain[1]} to {ball[1]}" in text
+    assert f"is {leads['FedAvg', 'inf']} points more accurate than tuned FedAvg under PGD in l_inf (8/255), and" in text
+    assert f"{leads['FedAvg', '2']} points in l2 (0.25)" in text
+    lead = f"{leads['FedPGM', 'inf']} points in l_inf and {leads['FedPGM', '2']} points in l2"
+    assert f"WAFL's lead over FedPGM under PGD is {lead}." in text
+    ball, plain = (
+        [accuracy(numbers, family, size, test) for test in ("clean", "inf")]
+        for family, size in (("wafl-inf", 75.0), ("decay", 0.0))
+    )
+    cost, gain = re.findall(r"With gamma 75, WAFL is ([\d.]+) ± [\d.]+ points less .*? and ([\d.]+) ±", text)[0]
+    assert float(cost) == pytest.approx(plain[0] - ball[0], abs=0.05)
+    assert float(gain) == pytest.approx(ball[1] - plain[1], abs=0.05)
 
 
 @pytest.mark.parametrize("family", ["wafl-inf", "wafl-2", "fedpgm-inf", "fedpgm-2", "decay"])
@@ -161,3 +170,17 @@ def test_the_lines_of_a_page_print_what_stands_below_them(
     assert number.sub("", result) == number.sub("", printed), "run .venv/bin/python tools/notebook.py --run"
     expected = [float(each) for each in number.findall(printed)]
     assert [float(each) for each in number.findall(result)] == pytest.approx(expected, rel=2e-3)
+
+
+@pytest.mark.slow
+def test_the_numbers_of_fedavg_in_the_readme_are_printed_by_the_same_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    (decay,) = re.findall(r"`(weight_decay=[\d.]+)`, the same lines print", " ".join(README.split()))
+    fedavg, count = re.subn(r"wafl\.WAFL\(.*?\)\), ", f"wafl.FedAvg(), {decay}, ", code)
+    assert count == 1
+    exec(fedavg, {})
+    printed = re.findall(r"[\d.]+%", capsys.readouterr().out)
+    assert "the same lines print {}, {} and {}.".format(*printed) in " ".join(README.split())
