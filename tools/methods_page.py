@@ -50,8 +50,8 @@ can name, and [weights.md](weights.md) lists more rules for the weights.
 Below, `f_i` is the loss of client i, and `lambda_i` or `p_i` is the client's weight. In the table, *changes* is what a
 method does differently from FedAvg. A client's *size* is the number of its examples, which the client sends once. If a
 loss is sent with a model, it is the loss on the client's first batch. If the server requests a loss separately, it is
-the loss on all of the client's examples. [flower.md](flower.md) lists all values. If several methods share an option, the
-first of them describes it, and the others link there. `tools/methods_page.py` writes this page.
+the loss on all of the client's examples. [flower.md](flower.md) lists all values. If several methods share an option,
+the first of them describes it, and the others link there. `tools/methods_page.py` writes this page.
 """
 PARTS = {"Client weights": weights.RULES, "Optimizers": OPTIMIZERS, "Servers": AGGREGATES, "Local steps": LOCAL_STEPS}
 
