@@ -21,8 +21,8 @@ LIST = Path(__file__).parents[1] / "src" / "wafl" / "config" / "attacks.json"
 HEAD = """\
 # Attacks and shifts
 
-This page lists what you can do to test data: attacks, which know the model, and shifts, which do not. Name one in
-`wafl evaluate`, or make one in Python:
+This page shows how to test a model on changed data. An attack uses the model to choose the change, and a shift does
+not. Pass an attack or a shift to `wafl.evaluate`, or name it in the command `wafl evaluate`:
 
 ```python
 import wafl
@@ -33,14 +33,15 @@ for attack in (wafl.PGD(epsilon=0.1), wafl.shifts.rotation(severity=0.2)):
     print(wafl.evaluate(run, clients, attack=attack))
 ```
 
-The lists have the options that an experiment file (`[attack]`) and the command (`wafl evaluate --attack KIND`) can
-set, with their defaults. In Python you must give the size, and there are further options ([api.md](api.md)).
-[extending.md](extending.md#an-attack) shows how to add your own.
+The lists below show the options that an experiment file (`[attack]`) and the command (`wafl evaluate --attack KIND`)
+can set, with their defaults. In Python, you must pass the size, and there are more options ([api.md](api.md)).
+[extending.md](extending.md#an-attack) shows how to add your own attack.
 
 `tools/attacks_page.py` writes this page from the lists in `wafl.attacks` and `wafl.shifts`.
 """
 SHIFTED = """\
-An experiment file can apply any of these but `label_shift` to the clients that never train (`data.unseen_shift`).
+An experiment file can apply any of these shifts except `label_shift` to clients that take no part in training
+(`data.unseen_shift`).
 """
 
 

@@ -31,20 +31,27 @@ STUB = Path(__file__).parents[1] / "src" / "wafl" / "__init__.pyi"
 HEAD = """\
 # Methods
 
-After this page you can choose a method, and you know what it minimizes, what clients send and which options it has.
-Start with WAFL and FedAvg; the table shows how the others differ.
+This page shows how to choose a method: what it minimizes, what clients send, and which options it takes. Start with
+WAFL and FedAvg; the table shows how the other methods differ.
 
     wafl methods          # this list
     wafl methods DRFA     # everything about one method
 
-A method is a preset of four parts: an objective, client weights, a local step and a server. Any part works with the
-parts of any other method ([extending.md](extending.md)). The parts that an experiment file can name are listed at the
-end, and [weights.md](weights.md) has more rules for the weights.
+In Python, a method is a value that you pass to `wafl.fit`:
 
-Below, `f_i` is the loss of client i, and `lambda_i` or `p_i` its weight. An option that several methods share is
-described at the first of them, and the others link there. A client's size is the number of its examples, sent once. A
-loss that comes with a model is taken on the client's first batch; a loss that the server requests separately is taken
-on all its examples. [flower.md](flower.md) lists all values. `tools/methods_page.py` writes this page.
+```python
+run = wafl.fit(model, clients, wafl.DRFA(), rounds=50, local_epochs=2)
+```
+
+A method is a preset of four parts: an objective, client weights, a local step and a server. Any part works with the
+parts of any other method ([extending.md](extending.md)). The end of this page lists the parts that an experiment file
+can name, and [weights.md](weights.md) lists more rules for the weights.
+
+Below, `f_i` is the loss of client i, and `lambda_i` or `p_i` is the client's weight. In the table, *changes* is what a
+method does differently from FedAvg. A client's *size* is the number of its examples, which the client sends once. If a
+loss is sent with a model, it is the loss on the client's first batch. If the server requests a loss separately, it is
+the loss on all of the client's examples. [flower.md](flower.md) lists all values. If several methods share an option,
+the first of them describes it, and the others link there. `tools/methods_page.py` writes this page.
 """
 PARTS = {"Client weights": weights.RULES, "Optimizers": OPTIMIZERS, "Servers": AGGREGATES, "Local steps": LOCAL_STEPS}
 
@@ -114,7 +121,7 @@ def page() -> str:
     """Return the text of ``docs/methods.md``."""
     entries = catalog()
     rows = "\n".join(f"| [{each.name}](#{each.name.lower()}) | {each.moves} | {each.sends} |" for each in entries)
-    table = f"| method | moves | clients send |\n| --- | --- | --- |\n{rows}\n"
+    table = f"| method | changes | clients send |\n| --- | --- | --- |\n{rows}\n"
     first: dict[tuple[str, ...], str] = {}  # the method that lists an option, to which later ones link
     for each in entries:
         for option in each.options:
