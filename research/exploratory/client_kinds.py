@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -21,10 +22,11 @@ from research.clients_ball import selection
 from research.clients_ball.tasks import load
 from research.experiment import ROOT
 from research.markdown import table
-from research.registered.clients_ball import COMPARED, mean, ranks
+from research.registered.clients_ball import COMPARED, mean, ranks, sides
 from research.registration import registered
 
 NUMBERS = ROOT / "docs" / "evidence" / "client-kinds.json"
+REGISTERED = ROOT / "docs" / "evidence" / "clients-ball.json"
 PICTURE = ROOT / "docs" / "images" / "client-kinds.png"
 KINDS = {"m": "men", "w": "women", "c": "children"}
 PAIRS = {"peterson-barney": ("c>m", "c>w", "m>c", "m>w", "mw>c", "w>c", "w>m", "wc>m"), "pols": ("m>w", "w>m")}
@@ -127,19 +129,25 @@ def report(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def draw() -> None:
-    """Draw the log-loss of three methods, minus the log-loss of decay, by task."""
-    rows = with_ball(json.loads(NUMBERS.read_bytes())["rows"])
-    rows.sort(key=lambda row: mean(row, "random moves", "scaled") - mean(row, "decay", "scaled"), reverse=True)
+    """Draw each task's log-loss minus the log-loss of decay, on these tasks and on the registered ones."""
+    developed = with_ball(json.loads(NUMBERS.read_bytes())["rows"])
+    tested, _ = sides(json.loads(REGISTERED.read_bytes())["rows"], registered("clients-ball")[0])
+    groups = {"tasks of the development": (developed, "o", "none"), "registered tasks": (tested, "o", "full")}
     with drawing.large():
-        figure = Figure(figsize=(drawing.WIDTH, 6.0), layout="constrained")
+        figure = Figure(figsize=(drawing.WIDTH, 4.6), layout="constrained")
         axes = figure.subplots()
-        for place, (name, color) in zip((0.25, 0.0, -0.25), SHOWN.items(), strict=True):
-            gains = [mean(row, name, "scaled") - mean(row, "decay", "scaled") for row in rows]
-            axes.barh([index + place for index in range(len(rows))], gains, 0.25, color=color, label=name)
+        for line, (method, color) in enumerate(SHOWN.items()):
+            for place, (rows, marker, fill) in zip((0.2, -0.2), groups.values(), strict=True):
+                gains = [mean(row, method, "scaled") - mean(row, "decay", "scaled") for row in rows]
+                look: dict[str, Any] = {"color": color, "fillstyle": fill, "markersize": 9, "linestyle": ""}
+                axes.plot(gains, [line + place] * len(gains), marker, **look)
+                axes.plot([fmean(gains)] * 2, [line + place - 0.15, line + place + 0.15], color=color, linewidth=4)
         axes.axvline(0.0, color="black")
-        axes.set_yticks(range(len(rows)), [row["task"] for row in rows])
-        axes.set_xlabel("log-loss minus weight decay's")
-        figure.legend(loc="outside upper center", ncols=3, columnspacing=1.0)
+        axes.set_yticks(range(len(SHOWN)), [name.replace("decay in", "decay in\n") for name in SHOWN])
+        axes.set_xlabel("log-loss minus weight decay's; left of 0 is better")
+        for name, (_, marker, fill) in groups.items():
+            axes.plot([], [], marker, color="black", fillstyle=fill, linestyle="", label=name)
+        figure.legend(loc="outside upper center", ncols=2)
         figure.savefig(PICTURE, dpi=110, metadata={"Software": None})
 
 

@@ -41,6 +41,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(report(shared.rows_of(measure, jobs, stamp, given), about))
 
 
+def page() -> dict[str, str]:
+    """Return the tables of the page, from their committed numbers."""
+    return shared.reported(NAME, report)
+
+
 def measure(task: str, about: Mapping[str, Any]) -> Rows:
     """Return the results of every method on one task."""
     seed = list(about["tasks"]).index(task)
