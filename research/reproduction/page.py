@@ -31,7 +31,7 @@ from research.statistics import Mean, diverged, mean_of
 
 DOCS = ROOT / "docs"
 TABLE_1 = {"weights by examples": 29.7, "equal weights": 41.6, "AFL": 42.5, "DRFA": 43.2, "WAFL": 46.7}
-"""The last column of the paper's table 1: the mean over its three targets."""
+"""The last column of the paper's table 1: means over its three targets, for n_i/n, 1/m, AFL, DRFA and WAFL."""
 WIDTH = 120
 MANY = 12
 """The number of lines above which the page shows the best of each method, and folds the others."""
