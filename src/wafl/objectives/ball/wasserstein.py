@@ -99,9 +99,9 @@ class Wasserstein(Objective):
     cost_matrix: Annotated[
         Any,
         Matrix(),
-        "Which moves are cheap: 'clients' (as the class means of clients differ, which they tell the server; a radius "
-        "of 1 is as far as a left-out client), how far each feature goes at the same cost, or a matrix A, with which a "
-        "move A v costs the norm of v; examples may then leave the bounds of the data.",
+        "Which moves are cheap: 'clients' (along differences between clients' class means, which clients send to "
+        "the server; a radius of 1 is the distance of a left-out client), one distance per feature with the same cost, "
+        "or a matrix A (a move A v costs the norm of v). Examples may then leave the bounds of the data.",
     ] = None
 
     def __post_init__(self) -> None:
