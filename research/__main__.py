@@ -1,10 +1,10 @@
 """List and run experiments. Run it from the root of a clone of the repository.
 
     python -m research                                  list the experiments
-    python -m research reproduce figure-4 [options]     make figures and tables again
+    python -m research reproduce figure-4 [options]     reproduce figures and tables
     python -m research leaderboard [options]            run one of our own experiments
-    python -m research pages [--check]                  make the pages of evidence again from their numbers
-    python -m research tables [--list]                  run the commands of all other tables of the docs
+    python -m research pages [--check]                  regenerate the pages of evidence from their numbers
+    python -m research tables [--list]                  run the commands behind all other tables in the docs
     python -m research front-page                       draw the figure of README and the terminal of the tour
 
 `python -m research NAME --help` prints the options of an experiment.

@@ -32,7 +32,7 @@ WHOLE = "_whole"
 """The suffix of the tasks with all examples, standardized."""
 TURNED = "turned_digits"
 ANGLES = (0.0, 25.0, 50.0)
-"""The angles, in degrees, of the digits that replace the three domains: two sources, and a target turned further."""
+"""The angles, in degrees, of the digits that replace the three domains: two sources, and a target rotated farther."""
 
 
 def clients_of(name: str) -> Federation:
@@ -66,7 +66,7 @@ def missing(names: Iterable[str], folder: Path) -> str | None:
 
 @cache
 def task(name: str) -> Domains:
-    """Return the clients and the target of a task; turned digits are parts of the digits, each with its own angle."""
+    """Return the clients and the target of a task; for rotated digits, parts of the digits, each with its own angle."""
     if name != TURNED:
         *sources, target = TASKS[name.removesuffix(WHOLE)]
         if name.endswith(WHOLE):

@@ -1,4 +1,4 @@
-"""The look of the figures of evidence: large texts, thick lines, and one color for each method."""
+"""The style of the evidence figures: large text, thick lines, and one color per method."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OTHER_NAMES = {"random moves": "Moved", "tuned decay": "FedAvg"}
 
 
 def large() -> AbstractContextManager[Any]:
-    """Return a context in which figures have large texts and thick lines."""
+    """Return a context in which figures have large text and thick lines."""
     import matplotlib
 
     sizes: dict[Any, Any] = {

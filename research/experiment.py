@@ -1,4 +1,4 @@
-"""The shape of every experiment: a registration, a ``run`` and a ``page``."""
+"""The interface of every experiment: a registration, a ``run`` and a ``page``."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def wrapped(text: str, bullet: str = "") -> str:
 
 
 def share(percent: float, count: int) -> str:
-    """Format a share in percent with half of its 95% interval (normal approximation) over this many trials.
+    """Format a share in percent with half the width of its 95% interval (normal approximation) over this many trials.
 
     >>> share(50.0, 100)
     '50.0 ± 9.8%'

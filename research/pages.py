@@ -1,4 +1,4 @@
-"""Make the tables and figures of README and the pages of evidence again from their numbers, without training.
+"""Regenerate the tables and figures of README and the pages of evidence from their numbers, without training.
 
 python -m research pages [--check]
 """
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def pages() -> dict[str, str]:
-    """Return each page that has generated tables, with these made again, by its path below docs/."""
+    """Return each page with generated tables, with new tables, by its path below docs/."""
     tables: dict[str, str] = {}
     for experiment in {each.module: each for each in EXPERIMENTS.values()}.values():
         tables |= experiment.page()

@@ -1,4 +1,4 @@
-"""Make the tables of the README, of docs/ and of the examples again.
+"""Recompute the tables in the README, docs/ and the examples.
 
     python -m research tables [--list] [--page README.md] [--smallest]
 
@@ -136,7 +136,7 @@ TABLES = [
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     parser = options.make_parser(__doc__)
-    parser.add_argument("--list", action="store_true", help="say where the tables are and what makes them, run nothing")
+    parser.add_argument("--list", action="store_true", help="list the tables and their commands, and run nothing")
     parser.add_argument("--page", help="only the tables of this page")
     given = options.read(parser, argv, list=True)
     failed = 0

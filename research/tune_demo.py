@@ -22,7 +22,7 @@ from wafl.config.demo import demo_experiment
 from wafl.config.plan import make_plan
 
 TRIALS = 16
-"""Trials per method, enough that neighboring sizes differ by less than the seeds explain."""
+"""Trials per method: enough that neighboring sizes differ by less than seeds do."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:

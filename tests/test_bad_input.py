@@ -192,7 +192,10 @@ def test_an_option_out_of_its_declared_range_is_refused_by_its_name_and_value(na
         ),
         ({"method": wafl.AFL(), "local_steps": 2}, "pass local_steps=1 instead of .*local_steps=2"),
         ({"method": wafl.AFL(), "cohort": 2}, "AFL asks all 3 clients each round: leave cohort=2 out; DRFA samples"),
-        ({"client_weights": wafl.weights.fixed([0.5, 0.5])}, "2 client weights for 3 clients: give one per client"),
+        (
+            {"client_weights": wafl.weights.fixed([0.5, 0.5])},
+            "2 client weights for 3 clients: give one weight each",
+        ),
     ],
 )
 def test_a_schedule_that_cannot_be_trained_is_refused(changes, message):

@@ -226,8 +226,11 @@ def test_a_learned_rule_from_scratch_gets_the_losses_it_asked_for(clients: wafl.
             r"client_weights=\[1, 2\] does not implement ClientWeights: use wafl.weights",
         ),
         ({"client_weights": Everyone}, "does not implement ClientWeights"),
-        ({"server": "adam"}, r"server='adam' does not implement Server: use one of wafl.servers, such as adam\(0.01\)"),
-        ({"local": wafl.servers.sgd()}, "does not implement LocalStep: use one of wafl.local"),
+        (
+            {"server": "adam"},
+            r"server='adam' does not implement Server: use a server from wafl.servers, such as adam\(0.01\)",
+        ),
+        ({"local": wafl.servers.sgd()}, "does not implement LocalStep: use a local step from wafl.local"),
         ({"objective": 3}, "objective=3 is not a wafl.objectives.Objective: use one of wafl.objectives, or derive"),
         ({"objective": Nudge}, "is not a wafl.objectives.Objective: .* None moves no example"),
         ({"objective": lambda problem, x, y, state: None}, "is not a wafl.objectives.Objective: .* derive your own"),

@@ -1,4 +1,4 @@
-"""Four methods compete while more and more clients are attacked: the paper's main picture, on digits."""
+"""Four methods are compared as more clients are attacked. This is the paper's main picture, on digits."""
 
 from __future__ import annotations
 

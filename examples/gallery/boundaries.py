@@ -1,4 +1,4 @@
-"""A ball changes a decision boundary: two moons, four clients, a small network."""
+"""A ball changes the decision boundary between two moons, which are divided among four clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Half of the clients that are asked do not reply, and some send nonsense: training goes on without them."""
+"""Half of the clients do not reply, and some send invalid numbers. Training continues without them."""
 
 from __future__ import annotations
 

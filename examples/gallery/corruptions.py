@@ -1,4 +1,4 @@
-"""These shifts are no attack: noise, blur, rotation and translation, at growing severity."""
+"""These shifts are not attacks: noise, blur, rotation and translation, at growing severity."""
 
 from __future__ import annotations
 

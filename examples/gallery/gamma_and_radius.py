@@ -1,4 +1,4 @@
-"""Gamma is a price, and the radius is what it buys: the same gamma gives different balls for different models."""
+"""Gamma is the price of a move. The same gamma gives balls of different radius for different models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ascent finds the worst example in few steps: above the limit, each leaves at most L_zz / (2 gamma) of the way."""
+"""The ascent is fast: if 2 gamma > L_zz, each step leaves at most a share L_zz / (2 gamma) of the distance."""
 
 from __future__ import annotations
 

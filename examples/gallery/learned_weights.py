@@ -1,4 +1,4 @@
-"""AFL finds the client that is treated worst: one of ten holds its images sideways, and its weight grows."""
+"""AFL finds the client with the worst loss. One of ten clients has sideways images, and its weight grows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The objective moves a digit, in three norms: the norm decides which moves are cheap."""
+"""The objective moves a digit in three norms. The norm determines which moves are cheap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This method is your own: an objective that takes one gradient step, swept like any other."""
+"""You can write your own method. This one takes one gradient step, and is swept like any other."""
 
 from __future__ import annotations
 

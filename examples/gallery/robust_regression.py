@@ -1,4 +1,4 @@
-"""Robust regression is regularization with a unit: coefficients against the radius, on the diabetes data."""
+"""Robust regression is regularization with a unit. The picture shows coefficients by radius on the diabetes data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The number that matters is how the model does for clients that did not train, over several draws of these clients."""
+"""Measure the accuracy for clients that took no part in training, over several random choices of them."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Board:
         return self.registration["tasks"][task].get("metric", common)
 
     def value(self, task: str, row: str, track: str) -> float:
-        """Return the mean over splits of the metric, where larger is better; minus infinity if a training diverged."""
+        """Return the mean over splits of the metric, where larger is better; minus infinity if a run diverged."""
         values = self.values(task, row, track, self.metric(task))
         sign = -1.0 if self.metric(task) == "loss" else 1.0
         return -math.inf if None in values else sign * fmean(value or 0.0 for value in values)
@@ -114,16 +114,25 @@ def _verdict(board: Board, ranks: Mapping[str, Mapping[str, float]]) -> str:
         )
         above, below = _counts(board, OURS, track)
         lines.append(
-            f"- {'On shifted data (primary)' if track == 'shift' else 'On data as they are'}, WAFL has the average "
-            f"rank {ranks[track][OURS]:.1f} and FedAvg has {ranks[track][CONTROL]:.1f}, of {len(board.ranked)} methods "
-            f"on {len(board.counted)} data sets (p = {p[OURS]:.2g} after Holm's procedure). Methods significantly "
-            f"ahead of FedAvg: {', '.join(better) or 'none'}; behind: {', '.join(worse) or 'none'}. On single data "
-            f"sets, WAFL is significantly above FedAvg on {above} and below it on {below}."
+            f"- {'On shifted data, the primary track' if track == 'shift' else 'On data as they are'}, WAFL's average "
+            f"rank is {ranks[track][OURS]:.1f} and FedAvg's is {ranks[track][CONTROL]:.1f}, of {len(board.ranked)} "
+            f"methods on {len(board.counted)} data sets (p = {p[OURS]:.2g} after Holm's procedure). Significantly "
+            f"ahead of FedAvg: {', '.join(better) or 'no method'}; significantly behind: "
+            f"{', '.join(worse) or 'no method'}. {_single(above, below)}"
         )
     ours, p = ranks["shift"][OURS] < ranks["shift"][CONTROL], against(CONTROL, board.board("shift"))[OURS]
     sure = p < board.registration["verdict"]["level"]
-    words = {(True, True): "ahead of FedAvg", (True, False): "behind FedAvg"}.get((sure, ours), "level with FedAvg")
-    return "\n".join([f"**Under a declared shift, WAFL is {words} on unseen people and places.**\n", *lines])
+    words = {(True, True): "is better than FedAvg's", (True, False): "is worse than FedAvg's"}
+    verdict = words.get((sure, ours), "does not differ significantly from FedAvg's")
+    return "\n".join([f"**Under a declared shift, WAFL's rank {verdict} on unseen people and places.**\n", *lines])
+
+
+def _single(above: int, below: int) -> str:
+    """Return a sentence about single data sets."""
+    if not above and not below:
+        return "On no single data set does WAFL differ significantly from FedAvg."
+    better, worse = ({0: "no data set", 1: "one data set"}.get(each, f"{each} data sets") for each in (above, below))
+    return f"WAFL is significantly better than FedAvg on {better} and significantly worse on {worse}."
 
 
 def _counts(board: Board, row: str, track: str) -> tuple[int, int]:
@@ -178,11 +187,11 @@ def _of_data(board: Board, task: str) -> str:
         for row in rows
     ]
     words = {"accuracy": "accuracy", "loss": "log-loss", "auc": "AUC", "worst": "worst tenth"}
-    shorts = [*(words[name] for name in names), "over FedAvg"]
+    shorts = [*(words[name] for name in names), "minus FedAvg"]
     heads = [f"{word}, {title}" for title in TITLES.values() for word in shorts]
     seen, unseen = board.numbers["clients"][task]
     note = "" if counted else "; not counted"
-    return folded(f"{task}: {seen} clients train, {unseen} are unseen{note}", table(["", *heads], cells))
+    return folded(f"{task}: {seen} training clients, {unseen} unseen{note}", table(["", *heads], cells))
 
 
 def _left(numbers: Mapping[str, Any]) -> str:

@@ -65,14 +65,16 @@ def _verdict(judged: Verdicts, registration: Mapping[str, Any]) -> str:
         loose = [f"{each['task']} {each['tightness']:.2f}" for each in of_method if each["tightness"] > goal]
         kept = sum(each["tightness"] <= goal for each in large)
         parts.append(
-            f"- {method}: the loss of {_covered(of_method)} was within its bound; {_expected(of_method)} were "
-            f"expected. The smallest p-value of a task is {_p(least['p'])} ({least['task']}); after Holm's "
-            f"procedure it is {_p(least['p_holm'])}. The goal was a tightness of at most {goal:g}: {kept} of "
-            f"{len(large)} tasks with {enough} clients or more meet it. Tasks of any size that miss it: "
-            f"{', '.join(loose) or 'none'}."
+            f"- {method}: for {_covered(of_method)}, the loss was within its bound; {_expected(of_method)} were "
+            f"expected. The smallest p-value of a task is {_p(least['p'])} ({least['task']}), or {_p(least['p_holm'])} "
+            f"after Holm's procedure. The goal was a tightness of at most {goal:g}: {kept} of {len(large)} tasks with "
+            f"at least {enough} clients meet it. Tasks of any size that miss it: {', '.join(loose) or 'none'}."
         )
     counts = [f"{fewer} of {total}" for fewer, total in (smaller(judged, each) for each in ("loss", "moved"))]
-    parts.append(f"- WAFL promises a smaller loss than FedAvg on {counts[0]} tasks, and under attack on {counts[1]}.")
+    parts.append(
+        f"- The promised loss is smaller for WAFL than for FedAvg on {counts[0]} tasks, and under attack on "
+        f"{counts[1]}."
+    )
     return "\n".join(parts)
 
 
@@ -134,7 +136,7 @@ def _by_task(judged: Verdicts, statement: str, by_kind: Mapping[str, Sequence[st
             if (each["statement"], each["task"]) != (statement, task):
                 continue
             if not each["sealed"]:
-                rows.append([task, each["method"], f"says nothing: {each['says_nothing']}", "", "", "", ""])
+                rows.append([task, each["method"], f"no promise: {each['says_nothing']}", "", "", "", ""])
                 continue
             low, high = each["interval"]
             rows.append(
@@ -158,7 +160,7 @@ def _own(judged: Verdicts, rows: Sequence[Mapping[str, Any]]) -> str:
     classes = {row["task"]: row.get("classes") for row in rows}
     for each in (each for each in judged if each["statement"] == "own"):
         if not each["sealed"]:
-            cells.append([each["task"], each["method"], f"says nothing: {each['says_nothing']}", ""])
+            cells.append([each["task"], each["method"], f"no promise: {each['says_nothing']}", ""])
             continue
         guess = 1.0 - 1.0 / (classes[each["task"]] or 2)
         vacuous = sum(value >= guess for value in each["promised"])

@@ -83,8 +83,8 @@ def _verdict(rows: Sequence[Row], about: Mapping[str, Any], absent: Mapping[str,
         if mean < -2.0 * error:
             wrong.append(f"all tasks ({method}, radius {radius:g}, example)")
         lines.append(
-            f"- `example`, {method}, radius {radius:g}: coverage is {100.0 * mean:+.1f} ± {100.0 * error:.1f} points "
-            "from the promise (mean and standard error over tasks)."
+            f"- `example`, {method}, radius {radius:g}: coverage minus the promise is {100.0 * mean:+.1f} ± "
+            f"{100.0 * error:.1f} points (mean and standard error over tasks)."
         )
     head = f"Promises failed: {', '.join(wrong)}" if wrong else f"No promise failed on any of {count} tasks"
     if absent:

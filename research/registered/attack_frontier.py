@@ -40,6 +40,16 @@ from wafl.tuning.judging import hold_out
 
 NAME = "attack-frontier"
 NORMS = {"inf": float("inf"), "2": 2.0}
+FAMILIES = {
+    "wafl-inf": "WAFL, l_inf",
+    "wafl-2": "WAFL, l2",
+    "fedpgm-inf": "FedPGM, l_inf",
+    "fedpgm-2": "FedPGM, l2",
+    "decay": "FedAvg, weight decay",
+    "smoothing": "FedAvg, label smoothing",
+    "moved": "random moves",
+}
+"""The names of the registration's families in the table."""
 SHOWN = 3.0
 """The number of points below the hulls at which the figure begins."""
 
@@ -253,15 +263,20 @@ def shown(results: dict[str, Any]) -> str:
             verdicts += [[f"{data}, {norm_name(NORMS[norm])}", *(ahead_of[name] for name in rivals)]] if mine else []
             for row in mine:
                 above = [f"{sum(gap > 0 for gap in level)} of {len(level)}" for level in row["levels"]]
-                levels.append([f"{data}, {norm_name(NORMS[norm])}", row["rival"], f"{row['holm']:.3f}", *above])
+                levels.append([f"{data}, {norm_name(NORMS[norm])}", row["rival"], p_text(row["holm"]), *above])
         for row in each["autoattack"]:
             cells = [f"{row['accuracy'][name]:.1f}" if name in row["accuracy"] else "" for name in ("clean", *NORMS)]
-            points.append([data, row["family"], f"{row['size']:g}", *cells])
+            points.append([data, FAMILIES[row["family"]], f"{row['size']:g}", *cells])
     return "\n\n".join([
         table(["data, attack", *(f"over {name}" for name in rivals)], verdicts), *missing,
-        table(["data, attack", "rival", "p, Holm", "above at 1/4", "at 1/2", "at 3/4 of the interval"], levels),
-        table(["data", "family", "size", "clean", "AutoAttack, l_inf", "AutoAttack, l2"], points),
+        table(["data, attack", "rival", "p, Holm", "above at 1/4", "at 1/2", "at 3/4 of the shared range"], levels),
+        table(["data", "method", "size", "clean", "AutoAttack, l_inf", "AutoAttack, l2"], points),
     ])  # fmt: skip
+
+
+def p_text(p: float) -> str:
+    """Format a p-value."""
+    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
 
 def signed(mean: Mean, decided: bool) -> str:

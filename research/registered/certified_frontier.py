@@ -197,9 +197,9 @@ def report(rows: Rows, about: Mapping[str, Any]) -> str:
     parts = [
         f"The goal is {'' if reached else 'not '}reached. Of {sum(counts.values())} comparisons, WAFL is ahead in "
         f"{counts['ahead']} and behind in {counts['behind']}, and {counts['undecided']} are undecided. Of {len(rows)} "
-        f"models, {sum(jobs.values())} are not at their optimum and {diverged} diverged.",
+        f"models, {sum(jobs.values())} did not reach their optimum and {diverged or 'none'} diverged.",
         table(["rival less WAFL, points", *heads], primary),
-        table(["task", "norm", "ball", "rival", "on average", "at 1/4", "at 1/2", "at 3/4", "left out"], others),
+        table(["task", "norm", "radius", "rival", "on average", "at 1/4", "at 1/2", "at 3/4", "left out"], others),
     ]
     return "\n\n".join(parts)
 

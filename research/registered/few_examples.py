@@ -193,9 +193,10 @@ def report(rows: Rows, about: Mapping[str, Any]) -> str:
     _, ahead = judged(rows, "loss", about)
     for rule, listed in ahead.items():
         won, lost = (sum(gap.p < level and side * gap.mean > 0 for gap in listed) for side in (1, -1))
-        reached = f"; the goal is {'' if 2 * won > len(listed) and not lost else 'not '}reached" if not parts else ""
-        where = f"ahead of the tuned decay on {won} and behind it on {lost}"
-        parts.append(f"Of {len(listed)} tasks, *{rule}* is {where}{reached}.")
+        reached = f" The goal is {'' if 2 * won > len(listed) and not lost else 'not '}reached." if not parts else ""
+        better, worse = ({0: "no task", 1: "one task"}.get(each, f"{each} tasks") for each in (won, lost))
+        where = f"significantly better than the tuned decay on {better} and significantly worse on {worse}"
+        parts.append(f"Of {len(listed)} tasks, *{rule}* is {where}.{reached}")
     for number, (words, _) in NUMBERS.items():
         parts.append(table([f"regret in {words}", *heads], judged(rows, number, about)[0]))
         lines: list[list[str]] = []

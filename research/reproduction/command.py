@@ -1,4 +1,4 @@
-"""Make figures and tables of the paper again: their numbers as JSON, and a picture of them.
+"""Reproduce the paper's figures and tables: their numbers as JSON, and a picture of them.
 
     python -m research reproduce                        list the figures and tables
     python -m research reproduce figure-4 --protocol paper --scale small

@@ -104,7 +104,7 @@ def matching_gamma(run: Run, clients: Federation, test: Mapping[str, Any]) -> fl
 
 
 def achieved_radius(run: Run) -> float | None:
-    """Return the mean achieved radius of the last rounds, or None if the method moves nothing."""
+    """Return the mean achieved radius of the last rounds, or None if the method moves no example."""
     radii = [value for value in run.history.column("achieved_radius") if value is not None]
     last = radii[-max(1, round(LAST * len(radii))) :]
     return sum(last) / len(last) if last else None

@@ -14,6 +14,7 @@ import json
 import re
 import textwrap
 import tomllib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from statistics import fmean
@@ -29,8 +30,8 @@ from research.reproduction.reproduce import digest
 from research.statistics import Mean, diverged, mean_of
 
 DOCS = ROOT / "docs"
-TABLE_1 = {"n_i/n": 29.7, "1/m": 41.6, "AFL": 42.5, "DRFA": 43.2, "WAFL": 46.7}
-"""The last column of the paper's table 1: the mean over its three targets."""
+TABLE_1 = {"weights by examples": 29.7, "equal weights": 41.6, "AFL": 42.5, "DRFA": 43.2, "WAFL": 46.7}
+"""The last column of the paper's table 1: means over its three targets, for n_i/n, 1/m, AFL, DRFA and WAFL."""
 WIDTH = 120
 MANY = 12
 """The number of lines above which the page shows the best of each method, and folds the others."""
@@ -42,7 +43,7 @@ def page() -> dict[str, str]:
         path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (DOCS / "reproduction").glob("*.json")
     }
     tables = {
-        name: of_experiment(each) + (f"\n\nThis was {note}." if (note := earlier(name, each)) else "")
+        name: of_experiment(each) + (f"\n\nThis table was {note}." if (note := earlier(name, each)) else "")
         for name, each in numbers.items()
     }
     answers = {f"answer-{each['page']}": "\n".join(_wrapped(each["text"])) for each in listed("answers", numbers)}
@@ -51,8 +52,11 @@ def page() -> dict[str, str]:
         tables
         | answers
         | {
-            "verdicts": table(["claim", "verdict", "in a sentence"], cells(claimed, "claim", "verdict", "short")),
-            "additions": table(["addition", "in a sentence"], cells(added, "finding", "short")),
+            "verdict-counts": counts(claimed),
+            "verdicts": table(
+                ["claim", "verdict", "condition", "in short"], cells(claimed, "claim", "verdict", "condition", "short")
+            ),
+            "additions": table(["addition", "in short"], cells(added, "finding", "short")),
             "claims": "\n\n".join(map(claim, claimed)).replace("](", "](../"),
             "further": "\n\n".join(map(addition, added)).replace("](", "](../"),
             "domains-average": averages(numbers),
@@ -101,13 +105,13 @@ def of_experiment(numbers: Mapping[str, Any]) -> str:
 
 def caption(numbers: Mapping[str, Any]) -> str:
     """Describe the columns of a table: each attack with its norm, size and steps, and the meaning of ±."""
-    attacks = [f"{name} is {attack_of(test)}" for name, test in numbers.get("tests", {}).items()]
+    attacks = [f"`{name}` is {attack_of(test)}" for name, test in numbers.get("tests", {}).items()]
     if not attacks:
         return ""
     seeds = len(numbers.get("seeds", []))
-    half = f" ± is half of a 95% interval (Student's t) over {seeds} seeds." if seeds > 1 else " One seed."
+    half = f" ± is half the width of a 95% interval (Student's t) over {seeds} seeds." if seeds > 1 else " One seed."
     unit = f" Sizes are in units of {numbers['unit'].replace(' a pixel', ' of a pixel')}." if "unit" in numbers else ""
-    return f"Columns: {'; '.join(attacks)}.{unit} Percentages are the share of attacked clients.{half}"
+    return f"Attacks: {'; '.join(attacks)}.{unit} The percentage is the share of attacked clients.{half}"
 
 
 def averages(numbers: Mapping[str, Any]) -> str:
@@ -125,11 +129,12 @@ def averages(numbers: Mapping[str, Any]) -> str:
     for weights, printed in TABLE_1.items():
         cells = [f"{printed:.1f}"]
         for name, wafl in ours.values():
-            entry = {"n_i/n": "examples", "1/m": "uniform", "WAFL": wafl}.get(weights, weights.lower())
+            names = {"weights by examples": "examples", "equal weights": "uniform", "WAFL": wafl}
+            entry = names.get(weights, weights.lower())
             files = [numbers[name.format(target)] for target in ("usps", "svhn", "mnist")]
             cells.append(str(average([_best_by_seed(each["rows"], entry) for each in files])))
         lines.append([weights, *cells])
-    return table(["lambda", "the paper", *ours], lines)
+    return table(["method", "the paper", *ours], lines)
 
 
 def average(targets: Sequence[Mapping[int, float]]) -> Mean:
@@ -167,11 +172,25 @@ def cells(items: Sequence[Mapping[str, str]], *keys: str) -> list[list[str]]:
     return [[item[key] for key in keys] for item in items]
 
 
+def counts(claimed: Sequence[Mapping[str, str]]) -> str:
+    """Return a sentence with the number of claims for each verdict."""
+    number = Counter(item["verdict"] for item in claimed)
+    judged = number["holds"] + number["partly"] + number["no"]
+    return (
+        f"Of the paper's {judged} claims, {number['holds']} hold, {number['partly']} hold in part, and {number['no']} "
+        f"do not hold. The other {number['setting']} rows are settings, which claim nothing by themselves."
+    )
+
+
 def claim(item: Mapping[str, str]) -> str:
     """Return a claim's section, with the paper's numbers and ours; its links are written as from docs/."""
-    verdict = item["verdict"]
+    verdict = {"holds": "Holds", "partly": "Holds in part", "no": "Does not hold", "setting": "A setting"}[
+        item["verdict"]
+    ]
+    mark = "," if item["verdict"] == "holds" else ":"
+    condition = f"{mark} {item['condition']}" if item["condition"] else ""
     return (
-        f"## {item['claim']}\n\n**{verdict[0].upper()}{verdict[1:]}.** {item['reason'].rstrip('.')}.\n\n"
+        f"## {item['claim']}\n\n**{verdict}{condition}.** {item['reason'].rstrip('.')}.\n\n"
         f"- The paper: {item['paper']}\n{_ours(item)}"
     )
 

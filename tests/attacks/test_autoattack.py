@@ -181,7 +181,7 @@ def test_data_outside_the_bounds_and_regressions_are_refused(three):
     attack = AutoAttack(epsilon=0.1, bounds=(0.0, 0.5))
     with pytest.raises(ValueError, match=r"x lies in \[0, 1\], outside bounds=\(0.0, 0.5\): give the bounds"):
         attack(model, x, y)
-    with pytest.raises(ValueError, match="cannot attack a regression: use PGD"):
+    with pytest.raises(ValueError, match="cannot attack a regression model: use PGD"):
         attack(nn.Linear(2, 1), torch.zeros(3, 2), torch.zeros(3, 1), loss="squared_error")
 
 

@@ -35,7 +35,10 @@ def test_the_leaderboard_counts_natural_data_and_marks_what_survives_holm() -> N
     assert "| WAFL | 58.0 | 48.0 | +3.0 ± 0.1 | 58.0 | 48.0 | +3.0 ± 0.1 |" in result["leaderboard-data"], "not counted"
     assert "0.580 | 48.0 | -0.030 ± 0.001" in result["leaderboard-data"].replace("**", ""), "a larger loss is worse"
     assert "on 2 data sets" in result["leaderboard-verdict"]
-    assert "above FedAvg on 1 and below it on 1" in result["leaderboard-verdict"]
+    assert (
+        "significantly better than FedAvg on one data set and significantly worse on one data set"
+        in result["leaderboard-verdict"]
+    )
     assert "Not made: femnist (femnist was not there)." in result["leaderboard-data"]
     assert result["leaderboard"].count("\n") == 9, "at most eight rows"
 

@@ -96,7 +96,7 @@ def test_bulyan_needs_enough_replies_from_clients_with_a_weight() -> None:
     without = aggregate(servers.bulyan(1), start, rows, [1, 1, 1, 0, 1, 1, 1, 1])
     assert without == pytest.approx(robust.bulyan(left, 1), abs=1e-12)
     with pytest.raises(
-        TooFewRepliesError, match="liars=1 needs at least 7 replies per round, and 6 arrived: lower liars"
+        TooFewRepliesError, match="liars=1 needs at least 7 replies per round, and 6 arrived: lower `liars`"
     ):
         aggregate(servers.bulyan(1), start, rows, [1, 1, 1, 0, 0, 1, 1, 1])
 
@@ -166,7 +166,10 @@ def test_wrong_options_of_robust_servers_are_refused_with_a_remedy() -> None:
     for make, why in (
         (lambda: made(servers.krum(2), cohort=6), "liars=2 needs at least 7 clients per round, and there are 6: lower"),
         (lambda: made(servers.bulyan(2)), "liars=2 needs at least 11 clients per round, and there are 8: lower"),
-        (lambda: made(servers.multi_krum(1, kept=8)), "kept=8 of 8 clients per round would count some of the liars=1"),
+        (
+            lambda: made(servers.multi_krum(1, kept=8)),
+            "kept=8 of 8 clients per round would include some of the liars=1",
+        ),
     ):
         with pytest.raises(ValueError, match=why):
             make()

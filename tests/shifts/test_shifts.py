@@ -80,7 +80,7 @@ def test_a_moved_example_depends_on_its_number_and_the_seed_alone(name, monkeypa
 @pytest.mark.parametrize("severity", [-0.1, math.nan, math.inf])
 @pytest.mark.parametrize("name", [*MOVING, "label_shift"])
 def test_a_severity_that_is_negative_or_not_finite_is_refused(name, severity):
-    with pytest.raises(ValueError, match=rf"severity={severity} must .*: 0 leaves the data as they are"):
+    with pytest.raises(ValueError, match=rf"severity={severity} must .*: 0 leaves the data unchanged"):
         shifts.label_shift(severity=severity) if name == "label_shift" else make(name, severity)
 
 

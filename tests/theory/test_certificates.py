@@ -580,7 +580,7 @@ def test_bad_input_is_refused_with_the_value_and_the_remedy():
             certificates_of(case, [0.1, radius])
     with pytest.raises(ValueError, match="radii is empty: give at least one"):
         certificates_of(case, [])
-    with pytest.raises(ValueError, match="2 client weights for 3 clients: give one per client"):
+    with pytest.raises(ValueError, match="2 client weights for 3 clients: give one weight each"):
         certificates_of(case, [0.1], client_weights=wafl.weights.fixed([1, 2]))
     with pytest.raises(ValueError, match="norm=3 must be 1, 2 or inf"):
         certificates_of(case, [0.1], norm=3)

@@ -208,7 +208,7 @@ def test_a_learned_rule_draws_uniformly_and_clients_count_by_their_weights_unles
         ([0.5, -0.1], "client 1 has weight -0.1: weights must be finite and at least 0"),
         ([float("nan"), 1], "client 0 has weight nan"),
         ([float("inf"), 1], "client 0 has weight inf"),
-        ([0, 0], "all client weights are 0: at least one client must count"),
+        ([0, 0], "all client weights are 0: give at least one client a positive weight"),
         ([], "client"),
     ],
 )

@@ -47,9 +47,7 @@ class AutoAttack(Attack):
     epsilon: Annotated[float, Range(0.0, hint=", in the units of the data"), EPSILON]
     bounds: Annotated[Bounds, Box(), BOUNDS] = DATA
     norm: Annotated[float, Choice((2, math.inf)), "The norm of the ball: inf or 2."] = math.inf
-    queries: Annotated[int, Count(1, "; the standard is 5000"), "How often Square may query the model per example."] = (
-        5000
-    )
+    queries: Annotated[int, Count(1, "; the standard is 5000"), "The maximum number of Square's queries."] = 5000
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -74,7 +72,7 @@ class AutoAttack(Attack):
 
     def at_once(self, usual: int, device: torch.device) -> int:
         """Return the number of examples to attack together: many on a GPU, which needs the same time for few."""
-        return usual if device.type == "cpu" else 8192  # on a GPU, small steps take as long for many as for few
+        return usual if device.type == "cpu" else 8192  # on a GPU, a step takes the same time for few and many
 
     def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
         """Return the moved examples; correctly classified examples that no attack flips do not move."""
@@ -82,7 +80,7 @@ class AutoAttack(Attack):
         low, high = self._box()
         x, examples, labels = population.x, population.x[0], population.y[0]
         if labels.is_floating_point() or labels.ndim != 1:
-            raise ValueError("AutoAttack looks for wrong classes and cannot attack a regression: use PGD")
+            raise ValueError("AutoAttack looks for wrong classes and cannot attack a regression model: use PGD")
         if bool((examples < low).any() or (examples > high).any()):
             raise ValueError(
                 f"x lies in [{float(examples.min()):g}, {float(examples.max()):g}], outside bounds={(low, high)}: "

@@ -85,7 +85,7 @@ class Attack(Mover, ABC):
     package: ClassVar[Package | None] = None
     """The optional package that the attack needs."""
     needs_classes: ClassVar[bool] = False
-    """Whether the attack requires classes and raises an error for a regression."""
+    """Whether the attack requires classes and raises an error for regression."""
 
     @classmethod
     def settable(cls) -> dict[str, Option]:
@@ -131,7 +131,7 @@ def where(space: str | None, unit: str) -> str:
 def refuse_space(attack: Attack, space: str | None) -> None:
     """Raise ValueError if an attack moves a layer's output, since it then has no moved examples to return."""
     if space is not None:
-        raise ValueError(f"{attack!r} moves a layer's output and gives no examples: use wafl.evaluate or wafl.compare")
+        raise ValueError(f"{attack!r} moves a layer's output, not examples: use wafl.evaluate or wafl.compare")
 
 
 Function = Callable[[nn.Module, Tensor, Tensor], Any]
@@ -139,7 +139,7 @@ Function = Callable[[nn.Module, Tensor, Tensor], Any]
 
 @dataclass(frozen=True)
 class OwnAttack(Attack):
-    """Your function ``function(model, x, y)``, which returns the moved examples for ``x [N, ...]``.
+    """An attack by your function ``function(model, x, y)``, which returns the moved examples for ``x [N, ...]``.
 
     The function is called with each model separately, in evaluation mode, and with torch's generator set to the seed.
     Its result is used unchanged: the function itself must respect a ball and the bounds of the data.

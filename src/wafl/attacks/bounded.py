@@ -76,10 +76,10 @@ class PGD(BoundedAttack):
         Positive(),
         "The length of a step; by default 2.5 * epsilon / steps, or epsilon for a single step.",
     ] = None
-    steps: Annotated[int, Count(), "How many steps to take."] = 40
+    steps: Annotated[int, Count(), "The number of steps."] = 40
     norm: Annotated[float, NORMS, "The norm of the ball: inf or 2."] = math.inf
     random_start: Annotated[bool, "Whether to start at a random point of the ball."] = False
-    restarts: Annotated[int, "How many times to start; each example keeps the end point with the largest loss."] = 1
+    restarts: Annotated[int, "The number of starts; each example keeps the end point with the largest loss."] = 1
     bounds: Annotated[Bounds, Box(), BOUNDS] = DATA
     space: Annotated[str | None, SPACE] = None
 
@@ -151,16 +151,16 @@ class WassersteinShift(Attack):
     radius: Annotated[
         float, Range(0.0, hint=", in the units of the data"), "The radius of the W_2 ball, in the units of the data."
     ]
-    norm: Annotated[float, Norm, "The norm that distances are measured in: 1, 2 or inf."] = 2
-    steps: Annotated[int, "The most ascent steps at each gamma."] = 100
+    norm: Annotated[float, Norm, "The norm of the distances: 1, 2 or inf."] = 2
+    steps: Annotated[int, "The maximum number of ascent steps at each gamma."] = 100
     tolerance: Annotated[
         float,
-        "An example stops this close to its fixed point, relative to its move; gamma is found ten times as closely.",
+        "The relative distance from its fixed point at which an example stops; gamma is ten times as precise.",
     ] = 1e-5
     bounds: Annotated[Bounds, Box(), BOUNDS] = DATA
     space: Annotated[str | None, SPACE] = None
     restarts: Annotated[
-        int, Count(0), "How many random starts, with one near each other class; 0 starts at the example alone."
+        int, Count(0), "The number of random starts, plus one near each other class; 0 starts only at the example."
     ] = 1
 
     @property
@@ -233,7 +233,7 @@ class WassersteinShift(Attack):
         while spent(far) <= budget:
             high, near = low, far
             low /= 2.0
-            if low < 1e-12:  # examples go no further even for free: the loss is flat, or the box is full
+            if low < 1e-12:  # examples move no farther even without a cost: the loss is flat, or they are at the bounds
                 return SplitMass.of(far.x_adv)
             far = at(low)
         for turn in range(60):

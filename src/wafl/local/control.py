@@ -112,7 +112,7 @@ class Consensus(ControlVariates):
         float,
         Positive(),
         Tunable(30.0),
-        "How strongly the clients' models are tied to the common one, and how fast their dual variables change.",
+        "The strength of the tie between the clients' models and the common model, and the rate of the dual variables.",
     ] = 0.1
 
     def scalars(self) -> dict[str, float]:

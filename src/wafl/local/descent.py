@@ -30,7 +30,7 @@ class Prox(LocalStep):
         float,
         NotNegative,
         Tunable(30.0),
-        "How strongly local models are pulled back to the server's; 0 is plain descent.",
+        "The strength of the pull back toward the server's model; 0 is plain descent.",
     ] = 0.1
 
     def scalars(self) -> dict[str, float]:
@@ -54,7 +54,7 @@ class SAM(LocalStep):
         float,
         NotNegative,
         Tunable(),
-        "How far from the parameters the gradient is taken, in their l2 norm; 0 is plain descent.",
+        "The l2 distance from the parameters at which the gradient is computed; 0 is plain descent.",
     ] = 0.05
     gradients = 2
 

@@ -27,7 +27,7 @@ class FedFGSM(BoundedAscent, Weighted, Served, Stepped):
     'Reisizadeh et al., "Robust federated learning: the case of affine distribution shifts", NeurIPS 2020',
     r"\min_\theta \sum_i \lambda_i \max_{A_i, b_i} \; \mathbb{E}_{P_i} \big[ \ell(\theta, (A_i x + b_i, "
     r"y)) \big] - c \, \big( \|A_i - I\|^2 + \|b_i\|^2 \big)",
-    "If clients differ by affine maps of their inputs, such as instruments with other gains and offsets.",
+    "If clients differ by affine maps of their inputs, such as instruments with different gains and offsets.",
     lacks={
         "space": "its map would also scale the gradient of the layers before that one. Give it the layers behind "
         "as the model and that layer's outputs as the examples, or use WAFL, FedPGM or FedFGSM, which have space"

@@ -8,7 +8,7 @@ from wafl.objectives import Mixed, RandomMoves
     'Bishop, "Training with noise is equivalent to Tikhonov regularization", Neural Computation 1995, on every client',
     r"\min_\theta \sum_i \lambda_i \, \mathbb{E}_{z \sim P_i} \, \mathbb{E}_{n \sim N(0, I)} \Big[ \ell \Big( \theta, "
     r"\Big( x + \frac{\rho}{\sqrt D} A n, y \Big) \Big) \Big]",
-    "As the rival of every ball: moves of the same shape and size, by chance instead of against the model. With the "
+    "As the control for every ball: moves of the same shape and size, at random instead of against the model. With the "
     "shifts of `wafl.shifts` (in Python) it is data augmentation.",
 )
 class Moved(RandomMoves, Weighted, Served, Stepped):
@@ -19,7 +19,7 @@ class Moved(RandomMoves, Weighted, Served, Stepped):
     'Zhang et al., "mixup: Beyond empirical risk minimization", ICLR 2018, on every client',
     r"\min_\theta \sum_i \lambda_i \, \mathbb{E}_{z, z' \sim P_i} \, \mathbb{E}_{t \sim \mathrm{Beta}(\alpha, \alpha)} "
     r"\Big[ t \, \ell(\theta, (m, y)) + (1 - t) \, \ell(\theta, (m, y')) \Big], \qquad m = t x + (1 - t) x'",
-    "If networks are too sure of themselves between their examples, and mixtures of examples mean something.",
+    "If networks are too confident between training examples, and mixtures of examples are meaningful.",
 )
 class Mixup(Mixed, Weighted, Served, Stepped):
     """FedAvg on mixtures of two examples of a client's batch (see :class:`wafl.objectives.Mixed`)."""

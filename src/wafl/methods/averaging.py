@@ -20,7 +20,7 @@ class FedAvg(Weighted, Served, Stepped):
     "If clients take many local steps and drift apart.",
 )
 class FedProx(Prox, Weighted, Served):
-    """FedAvg with a penalty of ``mu / 2 ||params - start||^2`` on the way from the server's model."""
+    """FedAvg with a penalty of ``mu / 2 ||params - start||^2`` on the distance from the server's model."""
 
 
 @preset(

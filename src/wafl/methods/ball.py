@@ -27,7 +27,7 @@ class WAFL(Wasserstein, Weighted, Served, Stepped):
     r"\min_\theta \sum_i \lambda_i \, \mathbb{E}_{P_i} \Big[ \gamma \varepsilon \log \mathbb{E}_{\delta \sim "
     r"N(0, \sigma^2 I)} \, e^{\ell(\theta, (x + \delta, y)) / (\gamma \varepsilon)} \Big], \qquad "
     r"\varepsilon = 2 \sigma^2",
-    "As WAFL, if test data may shift to anywhere in a region and not to its worst point alone.",
+    "As WAFL, if test data may shift to anywhere in a region, not only to its worst point.",
 )
 class SinkhornDRO(Sinkhorn, Weighted, Served, Stepped):
     """WAFL with a Sinkhorn ball: the worst case is spread out (see :class:`wafl.objectives.Sinkhorn`)."""
@@ -38,7 +38,7 @@ class SinkhornDRO(Sinkhorn, Weighted, Served, Stepped):
     "the reweighting is ours",
     r"\min_\theta \sum_i \lambda_i \min_{w} \; \mathbb{E}_{w} \big[ \phi_\gamma(\theta, z) \big] + \tau \, "
     r"\mathrm{KL}(w \,\|\, P_i), \qquad w(z) \propto e^{-\phi_\gamma(\theta, z) / \tau}",
-    "As WAFL, if some of the training examples are garbage: mislabeled, misread, or not of any class.",
+    "As WAFL, if some of the training examples are garbage: mislabeled, corrupted, or of no class.",
 )
 class ResilientWAFL(Resilient, Weighted, Served, Stepped):
     """WAFL that ignores examples that no model explains (see :class:`wafl.objectives.Resilient`)."""

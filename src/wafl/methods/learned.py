@@ -63,7 +63,7 @@ class GroupDRO(Served, Stepped, client_weights=Group):
     'Zhang et al., "Federated domain generalization with generalization adjustment", CVPR 2023',
     r"\lambda_i \leftarrow \lambda_i + \frac{d}{m} \Big( 1 - \frac{t}{T} \Big) \frac{g_i}{\max_j |g_j|}, \text{ cut "
     r"off at } 0 \text{ and scaled to sum to } 1, \qquad g_i = f_i(\theta) - f_i(\theta_i)",
-    "If clients are domains, and the model is for a new domain: clients that averaging harms count more.",
+    "If clients are domains, and the model is for a new domain: clients that averaging harms get more weight.",
 )
 class FedDGGA(Served, Stepped, client_weights=Gap):
     """FedAvg with more weight for clients if averaging raises their loss (see :class:`wafl.weights.Gap`)."""

@@ -12,7 +12,7 @@ from wafl.weights import ClientWeights
 
 AVERAGING, DESCENT = averaging(), sgd()
 PARTS = ("client_weights", "server", "local")
-"""The parts of a method that can be replaced whole."""
+"""The parts of a method that can be replaced as a whole."""
 
 
 @frozen
@@ -24,21 +24,21 @@ class Method:
     'mine'
     """
 
-    name: Annotated[str, "What results call the method."]
-    objective: Annotated[Objective | None, "What clients descend (:mod:`wafl.objectives`); None is the loss itself."]
-    client_weights: Annotated[ClientWeights, "Where the ball is centered (:mod:`wafl.weights`)."]
+    name: Annotated[str, "The name of the method in results."]
+    objective: Annotated[Objective | None, "What clients descend (:mod:`wafl.objectives`); None is the plain loss."]
+    client_weights: Annotated[ClientWeights, "The weights, which center the ball (:mod:`wafl.weights`)."]
     server: Annotated[
-        Server, "What becomes of the clients' models (:mod:`wafl.servers`); an optimizer is given their mean."
+        Server, "How the server combines the clients' models (:mod:`wafl.servers`); an optimizer gets their mean."
     ] = AVERAGING
-    local: Annotated[LocalStep, "What clients do with a gradient (:mod:`wafl.local`)."] = DESCENT
+    local: Annotated[LocalStep, "How clients use a gradient (:mod:`wafl.local`)."] = DESCENT
 
     def __post_init__(self) -> None:
         if isinstance(self.server, Optimizer):
             object.__setattr__(self, "server", averaging(self.server))
         kinds: tuple[tuple[str, Any, str], ...] = (
             ("client_weights", ClientWeights, "use wafl.weights.fixed([...]), uniform() or by_examples()"),
-            ("server", Server, "use one of wafl.servers, such as adam(0.01)"),
-            ("local", LocalStep, "use one of wafl.local, such as prox(0.1)"),
+            ("server", Server, "use a server from wafl.servers, such as adam(0.01)"),
+            ("local", LocalStep, "use a local step from wafl.local, such as prox(0.1)"),
         )
         for slot, kind, remedy in kinds:
             value = getattr(self, slot)

@@ -40,8 +40,7 @@ class IRM(Invariant, Weighted, Served, Stepped):
     r"\min_\theta \sum_i \lambda_i \min_{r_i} \mathbb{E}_{P_i} \, \mathbb{E}_{z \sim N(h_\theta(x), \sigma^2 I)} "
     r"\Big[ \ell(\theta, (z, y)) + a \|z\|^2 + b \log \frac{p_\theta(z | x)}{r_i(z | y)} \Big], \qquad "
     r"r_i(z | y) = N(m_{iy}, s_{iy}^2)",
-    "If clients are domains, a new domain is to come, and the model has a layer worth calling a representation "
-    "(`space`).",
+    "If clients are domains, the model is for a new domain, and a layer of it is a useful representation (`space`).",
 )
 class FedSR(SimpleRepresentation, Weighted, Served, Stepped):
     """FedAvg with a penalty on representations that are long or contain more than the class.

@@ -19,9 +19,9 @@ class About:
     """The facts about a method in the list of methods, in addition to its docstring."""
 
     paper: Annotated[str, "The publication."]
-    equation: Annotated[str, "What is minimized or how a step goes, in TeX."]
+    equation: Annotated[str, "The minimized function or the update rule, in TeX."]
     use: Annotated[str, "When to use it."]
-    lacks: Annotated[Mapping[str, str], "Options that one may look for in vain, and why."]
+    lacks: Annotated[Mapping[str, str], "Options that users may expect but that do not exist, and the reasons."]
 
     @property
     def short(self) -> str:
@@ -45,7 +45,7 @@ class Extending:
         check_options(self)
 
     def parts(self) -> dict[str, Any]:
-        """Return the parts of the method that the preset decides, by slot."""
+        """Return the parts of the method that the preset sets, by slot."""
         extended = {base.slot: part(self, base) for base in type(self).__bases__ if issubclass(base, Part)}
         options = {"step_size" if name == "weights_step" else name: value for name, value in vars(self).items()}
         built = {
@@ -59,7 +59,7 @@ class Weighted(Extending, kw_only=True):
     """A method that leaves the client weights open."""
 
     client_weights: Annotated[
-        ClientWeights | None, "How much each client counts (wafl.weights); by default its share of the examples."
+        ClientWeights | None, "Each client's weight (wafl.weights); by default its share of the examples."
     ] = None
 
 
@@ -67,16 +67,16 @@ class Served(Extending, kw_only=True):
     """A method that leaves the server open."""
 
     server: Annotated[
-        Server | Optimizer | None, "What becomes of the clients' models (wafl.servers); by default their mean."
+        Server | Optimizer | None, "How the server combines the clients' models (wafl.servers); by default their mean."
     ] = None
 
 
 class Stepped(Extending, kw_only=True):
     """A method that leaves the local step open."""
 
-    local: Annotated[
-        LocalStep | None, "What clients do with a gradient (wafl.local); by default they descend along it."
-    ] = None
+    local: Annotated[LocalStep | None, "How clients use a gradient (wafl.local); by default they descend along it."] = (
+        None
+    )
 
 
 class Preset(Generic[P]):

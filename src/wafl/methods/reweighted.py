@@ -58,7 +58,7 @@ class SFAT(Slack, ProjectedAscent, Served, Stepped):
 @preset(
     'Krueger et al., "Out-of-distribution generalization via risk extrapolation", ICML 2021, over clients',
     r"\min_\theta \sum_i p_i f_i(\theta) + \beta \sum_i p_i \Big( f_i(\theta) - \sum_j p_j f_j(\theta) \Big)^2",
-    "If clients are domains and a new domain is to come that may differ more than they do.",
+    "If clients are domains, and the model is for a new domain that may differ more than the clients do.",
 )
 class REx(RiskVariance, Served, Stepped):
     """FedAvg plus a penalty on the variance of the clients' losses; negative weights become 0.

@@ -11,7 +11,7 @@ from wafl.servers.rescaled import Agreement, Epsilon
     'Tenison et al., "Gradient masked averaging for federated learning", TMLR 2023',
     r"\theta \leftarrow \theta + m \odot \sum_i \lambda_i \Delta_i, \qquad m_j = 1 \text{ if } A_j \ge \tau "
     r"\text{ and } A_j \text{ otherwise}, \quad A_j = \Big| \sum_i \lambda_i \, \mathrm{sign} \, \Delta_{ij} \Big|",
-    "If clients are domains and a new domain is to come: what only some of them share is learned more slowly.",
+    "If clients are domains, and the model is for a new domain: it learns what few clients share more slowly.",
 )
 class FedGMA(Weighted, Stepped, server=Masked):
     """FedAvg with smaller changes of parameters where clients disagree on the direction."""
@@ -56,7 +56,7 @@ class FedYogi(Yogi, Weighted, Stepped):
     "If clients take different numbers of local steps: FedAvg would favor those that take more.",
 )
 class FedNova(Weighted, Stepped, server=Normalized):
-    """FedAvg in which clients count equally for any number of local steps (see :class:`wafl.servers.Normalized`)."""
+    """FedAvg in which more local steps give a client no more influence (see :class:`wafl.servers.Normalized`)."""
 
 
 @preset(

@@ -137,7 +137,7 @@ class ProjectedAscent(BoundedAscent):
     share: Annotated[
         float,
         Range(0, 1),
-        "The share of the loss that is taken at moved examples; the rest is at the examples themselves.",
+        "The share of the loss at moved examples; the rest is the loss at the unmoved examples.",
     ] = 1.0
 
     def __post_init__(self) -> None:
@@ -146,7 +146,7 @@ class ProjectedAscent(BoundedAscent):
             raise ValueError(f"restarts={self.restarts} without random_start=True would repeat the same ascent")
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
-        """Return the examples after the projected ascent; of several starts, the best end counts."""
+        """Return the examples after the projected ascent; with several starts, the best end point."""
         move = super().__call__(problem, x, y, state)
         return move if self.share == 1 else blended(move, problem, dense(x), y, self.share)
 
@@ -176,7 +176,7 @@ class Affine(Objective):
     penalty: Annotated[float, Positive(), Tunable(30.0, "high"), "The price of a map's distance from the identity."] = (
         1.0
     )
-    step_size: Annotated[float, Positive(), Tunable(), "How far the map moves per local step."] = 0.01
+    step_size: Annotated[float, Positive(), Tunable(), "The length of the map's step per local step."] = 0.01
 
     def scalars(self) -> dict[str, float]:
         """Return the penalty and the length of a step."""

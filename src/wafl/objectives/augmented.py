@@ -1,6 +1,6 @@
 """Train on examples that are changed at random, independently of the model: random moves, and mixup.
 
-Random moves are a rival of every ball: they move examples as a ball does, but at random and not against the model. For
+Random moves are a control for every ball: they move examples as a ball does, but at random, not against the model. For
 small noise they penalize the slope of the model (Bishop, "Training with noise is equivalent to Tikhonov
 regularization", Neural Computation 1995).
 

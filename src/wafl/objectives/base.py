@@ -24,9 +24,9 @@ class ObjectiveState:
     """The lanes' values that an objective uses in addition to the examples."""
 
     scalars: Annotated[
-        Mapping[str, Tensor], "Its hyperparameters, one value per lane; a learned gamma is one of them."
+        Mapping[str, Tensor], "The hyperparameters, one value per lane; a learned gamma is one of them."
     ] = field(default_factory=dict[str, Tensor])
-    key: Annotated[Key | None, "Its source of randomness, ``[L]``, or ``[1, B]`` if each example has its own key."] = (
+    key: Annotated[Key | None, "The key of random draws, ``[L]``, or ``[1, B]`` if each example has its own key."] = (
         None
     )
     weight: Annotated[Tensor | None, "Each example's share of its batch, ``[L, B]``; 0 for padding."] = None
@@ -35,7 +35,7 @@ class ObjectiveState:
     )
     label_counts: Annotated[
         Tensor | None,
-        "How many examples of each class the client has, ``[L, K]``, if the objective's ``counts_labels`` is True "
+        "The number of examples of each class at each client, ``[L, K]``, if the objective's ``counts_labels`` is True "
         "and the labels are classes.",
     ] = None
 
@@ -45,14 +45,16 @@ class Term:
     """A part of the gradient: ``sum_b share_b <slopes_b, outputs(inputs_b)>``, with the slopes held fixed."""
 
     inputs: Annotated[Moved, "Examples, moved or not."]
-    slopes: Annotated[Tensor, "The derivative of what is minimized in the outputs at these, ``[L, B, C]``."]
+    slopes: Annotated[
+        Tensor, "The derivative of the minimized quantity with respect to the outputs at these inputs, ``[L, B, C]``."
+    ]
     layer: Annotated[
         str | None,
-        "The name of the layer whose outputs are meant, at examples that are not moved; None means the model's.",
+        "The name of the layer whose outputs are used, at unmoved examples; None uses the model's outputs.",
     ] = None
 
     def descent(self, problem: Problem, share: Tensor) -> Tensor:
-        """Return the term's gradient in the parameters ``[L, P]``."""
+        """Return the term's gradient with respect to the parameters ``[L, P]``."""
         slopes = share.view(*share.shape, *(1,) * (self.slopes.ndim - 2)) * self.slopes
         if self.layer is None:
             return problem.push(self.inputs, slopes)
@@ -64,19 +66,19 @@ class Move:
     """The result of an objective: the moved examples of every lane."""
 
     inputs: Annotated[Moved, "The moved examples; :attr:`x_adv` is the same as a plain tensor."]
-    y_adv: Annotated[Tensor, "Their labels ``[L, B]``, which may have moved too."]
+    y_adv: Annotated[Tensor, "The labels of the moved examples, ``[L, B]``; the objective may have changed them."]
     value: Annotated[
         Tensor, "What the objective maximized, per example ``[L, B]``; for WAFL this is phi_gamma, the robust loss."
     ]
-    cost: Annotated[Tensor, "The transport cost it paid per example, ``d^p(z_adv, z)`` without gamma."]
+    cost: Annotated[Tensor, "The transport cost per example, ``d^p(z_adv, z)`` without gamma."]
     converged: Annotated[Tensor, "Whether each example's ascent reached its fixed point."]
     state: Annotated[ObjectiveState, "What the objective keeps for the next step."] = field(
         default_factory=ObjectiveState
     )
-    terms: Annotated[tuple[Term, ...], "What the model descends, if that is not the loss at the moved examples."] = ()
+    terms: Annotated[tuple[Term, ...], "The terms to descend instead of the loss at the moved examples, if any."] = ()
 
     def descent(self, problem: Problem, share: Tensor) -> Tensor:
-        """Return the gradient in the parameters ``[L, P]``, with the share of each example in its batch."""
+        """Return the gradient with respect to the parameters ``[L, P]``, given each example's share of its batch."""
         if not self.terms:
             return problem.descent(self.inputs, self.y_adv, share)
         return reduce(torch.add, (term.descent(problem, share) for term in self.terms))
@@ -99,7 +101,7 @@ class Objective(Part, Mover, ABC):
     norm: float = 2
     """The norm in which moves are measured."""
     power: int = 2
-    """The power of a move's length that is its cost, 1 or 2."""
+    """The power of a move's length in its cost, 1 or 2."""
     label_cost: float = math.inf
     """The price of changing a label; inf keeps labels fixed."""
 

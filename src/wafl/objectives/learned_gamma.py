@@ -42,7 +42,7 @@ def next_excess(excess: float, pace: float, slope: float, cost: float, radius: f
 class GammaLearner:
     """A rule that learns gamma from a radius, in a ball that grows at first.
 
-    In an endless ball, gamma is the slope of the loss plus an excess that pays for labels (``ball/order_one.py``).
+    In an unbounded ball, gamma is the slope of the loss plus an excess that pays for labels (``ball/order_one.py``).
     """
 
     radius: float | Literal["auto"]
@@ -50,7 +50,7 @@ class GammaLearner:
     lowest_gamma: Callable[[Problem], float]
     """The lower limit of gamma for the model of the first lane."""
     endless: bool
-    """Whether the ball has distributions with a little mass at any distance."""
+    """Whether the ball contains distributions with a little mass at any distance."""
     averages_cost: bool
     """Whether clients report the mean cost of all local steps instead of the cost of the first step."""
     server_side = frozenset({"strict"})

@@ -34,7 +34,7 @@ class Trades(ProjectedAscent):
 
     random_start: Annotated[bool, "Start at a random point of the ball."] = True
     beta: Annotated[
-        float, NotNegative, Tunable(), "The price of outputs that change in the ball; 0 is plain training."
+        float, NotNegative, Tunable(), "The price of changes in the outputs within the ball; 0 is plain training."
     ] = 6.0
 
     def scalars(self) -> dict[str, float]:
@@ -118,7 +118,7 @@ class Invariant(Objective):
     """
 
     penalty: Annotated[
-        float, NotNegative, Tunable(30.0), "The price of outputs that a client would scale; 0 is plain training."
+        float, NotNegative, Tunable(30.0), "The price of outputs that a client would rescale; 0 is plain training."
     ] = 1.0
 
     moves: ClassVar = False
@@ -159,7 +159,7 @@ class SimpleRepresentation(Objective):
 
     l2: Annotated[float, NotNegative, Tunable(30.0), "The price of long representations."] = 0.01
     cmi: Annotated[
-        float, NotNegative, Tunable(30.0), "The price of what representations tell of examples beyond their class."
+        float, NotNegative, Tunable(30.0), "The price of information in representations beyond the class."
     ] = 0.0005
     noise: Annotated[
         float,

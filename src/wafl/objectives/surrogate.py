@@ -40,8 +40,8 @@ class Trained(Protocol):
 class RobustLoss:
     """The robust loss: one ``value``, ``x_adv`` and ``y_adv`` per example.
 
-    ``achieved_radius`` is the root mean cost of the moves. ``converged`` tells for each example whether the ascent
-    reached its fixed point. ``concave`` tells whether this point is certain to be the maximum: True if the inner
+    ``achieved_radius`` is the root mean cost of the moves. ``converged`` states for each example whether the ascent
+    reached its fixed point. ``concave`` states whether this point is certain to be the maximum: True if the inner
     problem is concave, False if it is not (``value`` is then a lower bound), None if the model's curvature is unknown.
     """
 
@@ -72,10 +72,10 @@ def robust_loss(
     """Compute ``phi_gamma(z) = sup over z' of loss(z') - gamma d^p(z', z)`` for each example z.
 
     Args:
-        model: a model, or a run, which brings its loss.
+        model: a model, or a run, whose loss is the default.
         x: the examples ``[N, ...]``.
         y: their labels ``[N]``, or regression targets.
-        gamma: the price of transport; a smaller gamma is a larger ball.
+        gamma: the price of transport; a smaller gamma gives a larger ball.
         norm: the ground norm, 1, 2 or inf.
         power: the order of the transport cost, 1 or 2.
         label_cost: the price of changing a label; inf keeps labels fixed.

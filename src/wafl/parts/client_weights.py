@@ -21,14 +21,14 @@ class Round:
     number: Annotated[int, "The round, counted from 0."]
     seed: Annotated[int, "The seed of the run."]
     num_clients: Annotated[int, "The number of all clients."]
-    cohort: Annotated[int, "The number of clients that the schedule asks for."]
-    local_steps: Annotated[int, "The most local steps that any client takes, the paper's K."]
+    cohort: Annotated[int, "The number of clients per round in the schedule."]
+    local_steps: Annotated[int, "The maximum number of local steps of any client, the paper's K."]
     num_examples: Annotated[
         Sequence[int], "The number of examples of each client; 0 if the server does not know it."
     ] = ()
     last_losses: Annotated[
         Tensor | None,
-        "What each client reported in the round before, for a rule whose ``remembers_losses`` is True; NaN for a "
+        "Each client's loss in the previous round, for a rule whose ``remembers_losses`` is True; NaN for a "
         "client that did not report.",
     ] = None
     rounds: Annotated[int, "The number of all rounds."] = 1
@@ -39,7 +39,7 @@ class Cohort:
     """The clients that train in a round."""
 
     clients: Annotated[tuple[int, ...], "The clients, in ascending order."]
-    weights: Annotated[Tensor, "How much each of them counts in the mean; only the ratios matter."]
+    weights: Annotated[Tensor, "The weight of each client in the mean; only ratios matter."]
 
 
 @frozen
@@ -50,7 +50,7 @@ class LossQuery:
     step: Annotated[
         int,
         "They report at the mean of the cohort's iterates after this many local steps, once the cohort has "
-        "trained. With 0 they report at the model of the server, before anybody trains: the weights of the round "
+        "trained. With 0 they report at the model of the server, before any client trains: the weights of the round "
         "then follow from the losses, and :meth:`ClientWeights.draw` is given these.",
     ]
 

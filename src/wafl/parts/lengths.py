@@ -51,7 +51,7 @@ def longest_of(lengths: Tensor, multiple: float, nodes: Sequence[int] = ()) -> f
     """Return ``multiple`` times the median length, the limit of an update's length; infinity for fewer than two.
 
     Every node has one vote, whatever weight its clients claim. Of an even number of lengths the median is the lower
-    middle one, so of two updates the longer is compared with the shorter. Nodes that did not move have no vote.
+    middle one, so with two updates it is the shorter one. Nodes with an update of length 0 have no vote.
     """
     votes = by_node(lengths, nodes)
     positive = votes[votes > 0]

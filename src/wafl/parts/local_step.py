@@ -23,14 +23,14 @@ class LocalState:
     params: Annotated[Tensor, "The parameters now, ``[L, P]``."]
     scalars: Annotated[Mapping[str, Tensor], "The hyperparameters, each ``[L, 1]``."]
     vectors: Annotated[Vectors, "What the server sent with the parameters, each ``[L, P]``."]
-    memory: Annotated[Tensor | None, "What each client kept from its last round, ``[L, M]``."] = None
-    carry: Annotated[Mapping[str, Tensor], "What the step keeps within this round, one row per lane."] = field(
+    memory: Annotated[Tensor | None, "The memory that each client kept from its last round, ``[L, M]``."] = None
+    carry: Annotated[Mapping[str, Tensor], "The state kept within this round, one row per lane."] = field(
         default_factory=dict[str, Tensor]
     )
     gradient_at: Annotated[
         Callable[[Tensor], Tensor],
-        "The gradient ``[L, P]`` of the same batch at other parameters ``[L, P]``, where its examples are moved "
-        "anew; for a step that declares more than one of :attr:`LocalStep.gradients`, in ``direction`` alone.",
+        "The gradient ``[L, P]`` of the same batch at other parameters ``[L, P]``, for which the objective "
+        "moves the examples again; only in ``direction``, for a step with several :attr:`LocalStep.gradients`.",
     ] = _outside
 
 
@@ -38,8 +38,8 @@ class LocalState:
 class Outcome:
     """The result of a client's round."""
 
-    memory: Annotated[Tensor | None, "What the client keeps until its next round, ``[L, M]``."] = None
-    vectors: Annotated[Vectors, "What it sends in addition to its parameters, each ``[L, P]``."] = field(
+    memory: Annotated[Tensor | None, "The memory that the client keeps until its next round, ``[L, M]``."] = None
+    vectors: Annotated[Vectors, "The vectors to send besides the parameters, each ``[L, P]``."] = field(
         default_factory=dict[str, Tensor]
     )
 

@@ -24,11 +24,11 @@ class State:
     round: Annotated[int, "The round that comes next, or is under way."]
     params: Annotated[Tensor, "The model, one vector ``[P]``."]
     client_weights: Annotated[Tensor, "Lambda, one weight per client."]
-    scalars: Annotated[Mapping[str, float], "The objective's hyperparameters, among them a learned gamma."] = field(
+    scalars: Annotated[Mapping[str, float], "The objective's hyperparameters, including a learned gamma."] = field(
         default_factory=dict[str, float]
     )
     vectors: Annotated[
-        Vectors, "What the server and the local step remember, and a snapshot until its losses are known."
+        Vectors, "The memory of the server and the local step, and a snapshot until its losses are known."
     ] = field(default_factory=dict[str, Tensor])
 
 
@@ -40,10 +40,10 @@ class Query:
     round: Annotated[int, "The number of the round."]
     seed: Annotated[int, "The seed of the run."]
     clients: Annotated[tuple[int, ...], "The clients that are asked."]
-    weights: Annotated[Tensor, "How much each client's reply will count."]
+    weights: Annotated[Tensor, "The weight of each client's reply."]
     params: Annotated[Tensor, "Where clients start, or report their loss."]
     scalars: Annotated[Mapping[str, float], "The hyperparameters of a round: learning rate, gamma, ..."]
-    vectors: Annotated[Vectors, "What a local step needs in addition to the parameters."] = field(
+    vectors: Annotated[Vectors, "The vectors that a local step needs in addition to the parameters."] = field(
         default_factory=dict[str, Tensor]
     )
     iterates: Annotated[
@@ -51,11 +51,11 @@ class Query:
     ] = field(default_factory=dict[str, int])
     sends: Annotated[
         tuple[str, ...],
-        "The names of the further vectors that the local step sends back, with its model or with its loss.",
+        "The names of the additional vectors that the local step sends back, with its model or with its loss.",
     ] = ()
     nodes: Annotated[
         tuple[int, ...],
-        "The node of each client, by number; empty if every client is by itself. It stays on the server.",
+        "The number of each client's node; empty if every client is on a separate node. It stays on the server.",
     ] = ()
 
     def only(self, indices: Sequence[int]) -> Self:
@@ -75,8 +75,8 @@ class Replies:
     """The clients' replies, one row each; in training, means are over a first batch, otherwise over all examples."""
 
     clients: Annotated[tuple[int, ...], "The clients that replied, in the order of the rows."]
-    loss: Annotated[Tensor, "The mean of what each client minimizes, at the parameters it was sent."]
-    cost: Annotated[Tensor, "The mean transport cost that its objective paid there."]
+    loss: Annotated[Tensor, "The mean of the loss that each client minimizes, at the parameters that the server sent."]
+    cost: Annotated[Tensor, "The mean transport cost of the client's moves at these parameters."]
     vectors: Annotated[Vectors, "The vectors that the query wanted, each ``[clients, P]``."] = field(
         default_factory=dict[str, Tensor]
     )

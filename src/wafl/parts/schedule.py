@@ -55,7 +55,7 @@ class Schedule:
     cohort: Annotated[int | None, Count(), "Clients per round; by default all of them."] = None
     local_steps: Annotated[int | None, Count(), "Steps per client and round; give these or local_epochs."] = None
     local_epochs: Annotated[int | None, Count(), "Passes of each client over its examples per round."] = None
-    batch_size: Annotated[int | None, Count(), "Examples per step; in Python, None takes all of a client's."] = 64
+    batch_size: Annotated[int | None, Count(), "Examples per step; in Python, None uses all examples."] = 64
     learning_rate: Annotated[
         float | Callable[[int], float],
         EachRound(Positive()),
@@ -72,9 +72,9 @@ class Schedule:
     server_learning_rate: Annotated[
         float | None, Positive(), "Shorthand for the method's server, an sgd with this rate."
     ] = None
-    seed: Annotated[int, Seed(), "Determines every random choice."] = 0
+    seed: Annotated[int, Seed(), "The seed of every random choice."] = 0
     clip_norm: Annotated[
-        float | None, Positive(), "The longest update that counts in full; a longer one is shortened to this length."
+        float | None, Positive(), "The maximum length of an update; a longer one is shortened to this length."
     ] = None
     statistics: Annotated[
         str,
@@ -92,7 +92,7 @@ class Schedule:
     deterministic: Annotated[
         bool, "Whether a GPU gives the same bits each time; without it, convolutions may be faster."
     ] = True
-    shift: Annotated[int, Count(0), "Images are moved by up to this number of pixels in every step."] = 0
+    shift: Annotated[int, Count(0), "The maximum random translation of images in every step, in pixels."] = 0
     flip: Annotated[float, Range(0, 1), "The probability that an image is mirrored in a step."] = 0.0
 
     average_last: Annotated[

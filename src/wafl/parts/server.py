@@ -19,7 +19,7 @@ class Update:
 
     start: Annotated[Tensor, "The server's model, from which the clients started, ``[P]``."]
     params: Annotated[Tensor, "The clients' models after training, ``[n, P]``."]
-    weights: Annotated[Tensor, "How much each client counts in :meth:`mean`; only ratios matter. ``[n]``, float64."]
+    weights: Annotated[Tensor, "Each client's weight in :meth:`mean`; only ratios matter. ``[n]``, float64."]
     shares: Annotated[
         Tensor,
         "Each client's share of the weight of all clients, lambda: 1 / num_clients if all weights are equal. ``[n]``, "
@@ -45,7 +45,7 @@ class Update:
 
     @property
     def deltas(self) -> Tensor:
-        """The move of each client from the server's model, ``[n, P]``."""
+        """The difference of each client's model from the server's, ``[n, P]``."""
         return self.params - self.start
 
     def mean(self, rows: Tensor | None = None) -> Tensor:
@@ -56,7 +56,7 @@ class Update:
 
 
 class Optimizer(Part, ABC):
-    """A step from the mean of the clients' models to the next model: ``mean - params`` is the negative gradient."""
+    """A step from the server's model toward the clients' mean: ``mean - params`` is the negative gradient."""
 
     slot = "server"
 
@@ -74,7 +74,7 @@ class Server(Part, ABC):
 
     slot = "server"
     optimizer: Optimizer | None = None
-    """The optimizer that steps to the aggregate; None for a server without one."""
+    """The optimizer that steps toward the aggregate; None for a server without one."""
     one_per_node: ClassVar[bool] = True
     """If True, the clients of a node are merged into one row, so each node has one vote."""
 
@@ -95,7 +95,7 @@ class Server(Part, ABC):
         """Raise ValueError if the server cannot work with this many clients per round."""
 
     def at_rate(self, rate: float) -> "Server | None":
-        """Return this server with another learning rate, or None if it has none."""
+        """Return this server with a different learning rate, or None if it has no learning rate."""
         return None
 
     def initial_memory(self, params: Tensor) -> Vectors:

@@ -19,7 +19,7 @@ from wafl.servers.optimizers import SGD
 
 Stepping = Annotated[
     Optimizer,
-    "The step from the aggregate to the next model (wafl.servers); by default the aggregate is the next model.",
+    "The step from the server's model toward the aggregate (wafl.servers); by default a full step.",
 ]
 
 
@@ -42,7 +42,7 @@ class Aggregating(Server):
         return self.optimizer.initial_memory(params)
 
     def step(self, update: Update, memory: Vectors) -> tuple[Tensor, Vectors]:
-        """Return the next model, by the optimizer's step to the aggregate."""
+        """Return the model after the optimizer's step toward the aggregate, and the optimizer's memory."""
         return self.optimizer.apply(update.start, self.aggregate(update), memory)
 
 
@@ -54,8 +54,8 @@ class Averaging(Aggregating):
 
     @property
     def averages(self) -> bool:
-        """Whether the server uses only the mean of the models; a derived class may use each model."""
-        return type(self) is Averaging  # one that derives from it may look at each model
+        """Whether the server uses only the mean of the models; False for derived classes, which may use each model."""
+        return type(self) is Averaging
 
     def aggregate(self, update: Update) -> Tensor:
         """Return the weighted mean of the clients' models."""
@@ -64,15 +64,14 @@ class Averaging(Aggregating):
 
 @frozen
 class Clipped(Aggregating):
-    """The mean, weighted by lambda, of the models with updates of at most ``multiple`` times the median length.
+    """The mean, weighted by lambda, of the clients' models, with long updates shortened.
 
-    The median ignores weights: every client of the round has one vote, and of two updates the longer is compared with
-    the shorter. If no update exceeds the limit, the result is the same as with :class:`Averaging`, bit for bit.
+    An update longer than ``multiple`` times the median length is shortened to this length. The median ignores weights:
+    every client in the round has one vote, and of two lengths the median is the shorter. If no update exceeds the
+    limit, the result is the same as with :class:`Averaging`, bit for bit.
     """
 
-    multiple: Annotated[
-        float, Positive(), "How many times the median length an update may have; a longer one is shortened."
-    ] = 1.0
+    multiple: Annotated[float, Positive(), "The maximum length of an update, in multiples of the median length."] = 1.0
 
     def aggregate(self, update: Update) -> Tensor:
         """Return the weighted mean of the models with shortened updates."""

@@ -21,18 +21,18 @@ from wafl.servers.averaging import Aggregating
 class Krum(Aggregating):
     """The model with the smallest sum of squared distances to its ``n - liars - 2`` nearest neighbors.
 
-    Distances ignore weights; a client without weight is excluded. The chosen client's model is the aggregate, so the
+    Distances ignore weights; a client with zero weight is excluded. The chosen client's model is the aggregate, so the
     information in the other clients' data is lost.
     """
 
-    liars: Annotated[int, Count(0), "How many clients per round may lie; a round needs 2 liars + 3 clients."] = 1
+    liars: Annotated[int, Count(0), "The maximum number of lying clients; a round needs 2 liars + 3 clients."] = 1
 
     def check(self, num_clients: int) -> None:
         """Raise ValueError if a round has too few clients for this number of liars."""
         if num_clients < 2 * self.liars + 3:
             raise ValueError(
                 f"liars={self.liars} needs at least {2 * self.liars + 3} clients per round, and there are "
-                f"{num_clients}: lower liars, or use another of wafl.servers, such as median()"
+                f"{num_clients}: lower `liars`, or use another server from wafl.servers, such as median()"
             )
 
     def aggregate(self, update: Update) -> Tensor:
@@ -50,14 +50,14 @@ class Krum(Aggregating):
 class MultiKrum(Krum):
     """The mean of the ``kept`` models with the best scores of :class:`Krum`, weighted by lambda."""
 
-    kept: Annotated[int | None, Count(), "How many models count; by default all but liars + 2 of a round."] = None
+    kept: Annotated[int | None, Count(), "The number of models to average; by default all but liars + 2."] = None
 
     def check(self, num_clients: int) -> None:
         """Raise ValueError if a round has too few clients, or if ``kept`` includes some liars."""
         super().check(num_clients)
         if self.kept is not None and self.kept > num_clients - self.liars:
             raise ValueError(
-                f"kept={self.kept} of {num_clients} clients per round would count some of the liars={self.liars}: "
+                f"kept={self.kept} of {num_clients} clients per round would include some of the liars={self.liars}: "
                 f"keep at most {num_clients - self.liars}"
             )
 
@@ -86,17 +86,17 @@ class Bulyan(Aggregating):
     """Each parameter is the mean of the values nearest to the median, among models that Krum selects.
 
     Krum selects models one by one until ``n - 2 liars`` of n models are selected. Of their values, the ``n - 4 liars``
-    nearest to the median count, with equal weights. A client without weight is excluded.
+    nearest to the median are averaged with equal weights. A client with zero weight is excluded.
     """
 
-    liars: Annotated[int, Count(0), "How many clients per round may lie; a round needs 4 liars + 3 clients."] = 1
+    liars: Annotated[int, Count(0), "The maximum number of lying clients; a round needs 4 liars + 3 clients."] = 1
 
     def check(self, num_clients: int) -> None:
         """Raise ValueError if a round has too few clients for this number of liars."""
         if num_clients < self._least:
             raise ValueError(
                 f"bulyan with liars={self.liars} needs at least {self._least} clients per round, and there are "
-                f"{num_clients}: lower liars, or use another of wafl.servers, such as median()"
+                f"{num_clients}: lower `liars`, or use another server from wafl.servers, such as median()"
             )
 
     def aggregate(self, update: Update) -> Tensor:
@@ -105,7 +105,7 @@ class Bulyan(Aggregating):
         if len(models) < self._least:
             raise TooFewRepliesError(
                 f"bulyan with liars={self.liars} needs at least {self._least} replies per round, and {len(models)} "
-                "arrived: lower liars, or raise cohort or tolerance.min_replies"
+                "arrived: lower `liars`, or raise cohort or tolerance.min_replies"
             )
         selected = self._selected(squared_distances(update.start, models))
         count = len(models) - 4 * self.liars

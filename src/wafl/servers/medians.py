@@ -1,7 +1,7 @@
-"""Compute medians of the clients' models, which are robust if liars have less than half of the weight.
+"""Compute medians of the clients' models, which resist false models from clients with less than half of the weight.
 
-By coordinates, and the trimmed mean: Yin et al., "Byzantine-robust distributed learning" (ICML 2018), algorithm 1. The
-geometric median: Pillutla et al., "Robust aggregation for federated learning" (IEEE TSP, 2022), algorithm 2.
+Coordinate-wise median and trimmed mean: Yin et al., "Byzantine-robust distributed learning" (ICML 2018), algorithm 1.
+Geometric median: Pillutla et al., "Robust aggregation for federated learning" (IEEE TSP, 2022), algorithm 2.
 """
 
 from typing import Annotated
@@ -23,9 +23,9 @@ ROUNDING = 1e-12
 class Median(Aggregating):
     """The weighted median of the clients' values, parameter by parameter: half of the weight lies on either side.
 
-    With equal weights this is the usual median, the mean of the two middle values if there are two. Client weights
-    count as votes: a client with more than half of the weight decides alone. Sizes are claims. If clients may lie, use
-    ``client_weights="uniform"``, or cap the examples that a client may claim.
+    With equal weights this is the usual median, the mean of the two middle values if there are two. Client weights are
+    votes: a client with more than half of the weight decides alone. Clients report their sizes themselves. If clients
+    may lie, use ``client_weights="uniform"``, or cap the number of examples that a client may claim.
     """
 
     def aggregate(self, update: Update) -> Tensor:
@@ -46,9 +46,9 @@ class Median(Aggregating):
 class TrimmedMean(Aggregating):
     """The mean of the clients' values without the lowest and the highest, by weight, parameter by parameter.
 
-    ``trim`` is the share of the weight that is removed at either end; a client that is removed in part counts with the
-    rest of its weight. With equal weights and ``trim = k / n``, the k lowest and the k highest of n values are removed.
-    The mean is robust to liars that have at most this share of the weight.
+    ``trim`` is the share of the weight that is removed at either end; a client that is removed in part keeps the rest
+    of its weight. With equal weights and ``trim = k / n``, the k lowest and the k highest of n values are removed.
+    The mean is robust to clients with false models if they have at most this share of the weight.
     """
 
     trim: Annotated[
@@ -81,12 +81,12 @@ class GeometricMedian(Aggregating):
     """The model z with the smallest ``sum_i lambda_i ||model_i - z||``.
 
     Weiszfeld's iteration repeatedly takes the mean of the models with weights ``lambda_i / max(||model_i - z||,
-    smoothing)``; ``smoothing`` is relative to the length of the longest update. Client weights count as votes: a client
-    with more than half of the weight decides alone.
+    smoothing)``; ``smoothing`` is relative to the length of the longest update. Client weights are votes: a client with
+    more than half of the weight decides alone.
     """
 
-    iterations: Annotated[int, Count(), "The most of Weiszfeld's iterations."] = 1000
-    smoothing: Annotated[float, Positive(), "Distances below this share of the longest update count as this."] = 1e-6
+    iterations: Annotated[int, Count(), "The maximum number of Weiszfeld's iterations."] = 1000
+    smoothing: Annotated[float, Positive(), "The minimum distance, as a share of the longest update."] = 1e-6
 
     def aggregate(self, update: Update) -> Tensor:
         """Return the geometric median of the models."""

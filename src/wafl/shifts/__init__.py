@@ -36,4 +36,4 @@ SHIFTS: dict[str, type[Attack]] = {
 }
 """All shifts that experiment files and ``wafl evaluate`` can name."""
 MOVES: dict[str, type[Shift]] = {name: kind for name, kind in SHIFTS.items() if issubclass(kind, Shift)}
-"""The shifts that move examples, which an experiment can apply to clients that never train."""
+"""The shifts that move examples, which an experiment can apply to unseen clients."""

@@ -83,7 +83,7 @@ class Blur(Shift):
         return vertical @ x @ horizontal.mT
 
 
-@lru_cache(maxsize=8)  # in training it is asked for in every step
+@lru_cache(maxsize=8)  # training requests it in every step
 def _blurring(severity: float, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return one dimension's blur ``[size, size]``, with weight outside the image added to the edge."""
     radius = int(4.0 * severity + 0.5)
@@ -96,7 +96,7 @@ def _blurring(severity: float, size: int, dtype: torch.dtype, device: torch.devi
 
 @frozen
 class Occlusion(Shift):
-    """A square at a random place of every image, as from dirt on a lens, with the image's darkest value.
+    """A square of the image's darkest value at a random position in every image, as from dirt on a lens.
 
     >>> image = torch.tensor([[[[0.0, 1.0], [1.0, 1.0]]]])
     >>> occlusion(severity=1.0).apply(image).sum()

@@ -1,4 +1,4 @@
-"""Define the base class of shifts that move examples, and the shift of labels, which moves none."""
+"""Define the base class of shifts that move examples, and the label shift, which changes only weights."""
 
 import math
 from abc import abstractmethod
@@ -33,12 +33,12 @@ class Draw(IntEnum):
 
 def Severity(highest: float = math.inf) -> Range:
     """Return the range of a severity."""
-    return Range(0.0, highest, ": 0 leaves the data as they are, more moves them further")
+    return Range(0.0, highest, ": 0 leaves the data unchanged, and larger values move them farther")
 
 
 @frozen
 class Shift(Attack):
-    """A change of examples that needs no model; severity 0 is exactly the identity."""
+    """A change to the examples that needs no model; severity 0 is exactly the identity."""
 
     settings: ClassVar[Settings] = Settings("severity", 0.5, ("bounds",))
 
@@ -116,7 +116,7 @@ def each_row(rows: Tensor, like: Tensor, seed: int, kind: Draw, make: Callable[[
 
 @frozen
 class LabelShift(Attack):
-    """A change of label probabilities from the data's ``p_c`` to ``q_c``, proportional to ``p_c d_c^severity``.
+    """A change in label probabilities from the data's ``p_c`` to ``q_c``, proportional to ``p_c d_c^severity``.
 
     d is drawn from the seed, uniformly from all label distributions (Dirichlet with all parameters 1). At 0 all
     examples have the same weight; at 1 the odds of two labels change by the odds in d; above 1, the most favored label

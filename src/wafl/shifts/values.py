@@ -28,8 +28,8 @@ class Affine(Shift):
     tensor([[0.4500, 0.9500]])
     """
 
-    contrast: Annotated[float, FINITE, "How much differences from the mean grow; negative values shrink them."] = -0.5
-    brightness: Annotated[float, FINITE, "What is added to every value."] = 0.2
+    contrast: Annotated[float, FINITE, "The growth of differences from the mean; negative values shrink them."] = -0.5
+    brightness: Annotated[float, FINITE, "The amount added to every value."] = 0.2
     linear: Annotated[float, FINITE, "The size of the random linear map."] = 0.2
 
     def _label(self, unit: str) -> str:
@@ -87,7 +87,7 @@ class ShotNoise(Shift):
     tensor([[0., 0., 0.]])
     """
 
-    severity: Annotated[float, Severity(), "The standard deviation at the brightest value, as a part of the range."]
+    severity: Annotated[float, Severity(), "The standard deviation at the brightest value, as a fraction of the range."]
     bounds: Annotated[Bounds, Box(), RANGE] = DATA
     needs_bounds: ClassVar[bool] = True
 
@@ -144,7 +144,7 @@ class Inversion(Shift):
     tensor([[0.5000, 0.5000]])
     """
 
-    severity: Annotated[float, Severity(1), "The way to the negative: 0 is the identity, 1 the negative."] = 1.0
+    severity: Annotated[float, Severity(1), "The share of the negative: 0 is the image, 1 the negative."] = 1.0
     bounds: Annotated[Bounds, Box(), RANGE] = DATA
     needs_bounds: ClassVar[bool] = True
 

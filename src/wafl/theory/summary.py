@@ -36,10 +36,10 @@ Made = tuple[float, str]
 class Promised:
     """A promise that the expected loss, or error rate, of ``whom`` is at most ``value``."""
 
-    whom: Annotated[str, "Whom it is about."]
-    probability: Annotated[float, "Over the draw of examples and clients; 1 if nothing is drawn."]
+    whom: Annotated[str, "The clients or data that the promise covers."]
+    probability: Annotated[float, "The probability over the draw of examples and clients; 1 if nothing is drawn."]
     value: Annotated[float | None, "The promise; None if there is none."]
-    why: Annotated[str, "How far the truth may be below, or why there is no promise."]
+    why: Annotated[str, "How far the true value may be below the promise, or why there is no promise."]
 
 
 def promised(
@@ -247,7 +247,9 @@ def _setting(
         here = known(reach=_finite(here.reach_of(price)))
         ball = known(params_radius=size, reach=_finite(ball.reach_of(price)))
     if gamma is None:
-        price = max(price, _least_gamma(ball or here, radius))  # a larger gamma reaches less far, so this still holds
+        price = max(
+            price, _least_gamma(ball or here, radius)
+        )  # with a larger gamma, moves are shorter, so this still holds
     return here, ball, why, price, radius if radius is not None else max((ball or here).L_z / price, 1e-12)
 
 

@@ -38,9 +38,7 @@ class Chi2(Reweighted):
     no client loses all its weight, training minimizes the mean loss plus ``sqrt(2 radius)`` standard deviations.
     """
 
-    radius: Annotated[float, NotNegative, Tunable(), "How far weights may be from the center; 0 keeps the center."] = (
-        0.5
-    )
+    radius: Annotated[float, NotNegative, Tunable(), "The maximum distance from the center; 0 keeps the center."] = 0.5
 
     def weigh(self, center: Tensor, losses: Tensor) -> Tensor:
         """Return the chi-squared weights for these losses."""

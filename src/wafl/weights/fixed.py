@@ -1,4 +1,4 @@
-"""Set one vector of client weights for the whole training."""
+"""Keep the same client weights in all rounds."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -46,12 +46,12 @@ class Fixed(ClientWeights):
             if not (value >= 0 and math.isfinite(value)):
                 raise ValueError(f"client {client} has weight {value}: weights must be finite and at least 0")
         if not sum(self.values) > 0:
-            raise ValueError("all client weights are 0: at least one client must count")
+            raise ValueError("all client weights are 0: give at least one client a positive weight")
 
     def initial(self, num_examples: Sequence[int]) -> Tensor:
         """Return the given weights; raise ValueError unless there is one per client."""
         if len(self.values) != len(num_examples):
-            raise ValueError(f"{len(self.values)} client weights for {len(num_examples)} clients: give one per client")
+            raise ValueError(f"{len(self.values)} client weights for {len(num_examples)} clients: give one weight each")
         return normalized(self.values)
 
     def enlarged(self, weights: Tensor, num_examples: Sequence[int]) -> Tensor:

@@ -84,7 +84,7 @@ class _Rows:
         """Return the rows with a value above the threshold, relative to the origin, or None if there are many."""
         if len(self._table) == 0:
             return None
-        large = (~(self.tops - origin <= threshold)).nonzero()[:, 0]  # NaN is never passed over
+        large = (~(self.tops - origin <= threshold)).nonzero()[:, 0]  # NaN is never skipped
         return large if 4 * len(large) < len(self._table) else None
 
     def pick(self, rows: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ Climb = Annotated[
     "How fast the client weights climb the losses; in Python, it may be a function of the round.",
 ]
 """The option ``step_size`` of rules and presets that ascend the losses."""
-Evenness = Annotated[float, NotNegative, "The price of client weights that differ from equal ones; 0 has none."]
+Evenness = Annotated[float, NotNegative, "The price of client weights that differ from equal weights; 0 disables it."]
 """The option ``prox`` of rules and presets that keep the weights near equal weights."""
 
 
@@ -204,7 +204,7 @@ class Snapshot(Learned):
         return local_steps is None  # K is then the number of steps of the largest client
 
     def draw(self, weights: Tensor, round: Round) -> Cohort:
-        """Draw clients by lambda with replacement; a client that is drawn twice counts twice."""
+        """Draw clients by lambda with replacement; a client that is drawn twice gets twice the weight."""
         draws = uniform(Key.of(round.seed, round.number), Purpose.COHORT, round.cohort)
         drawn = torch.searchsorted(weights.cumsum(0), draws, right=True).clamp_max(len(weights) - 1)
         times = sorted(Counter(drawn.tolist()).items())
@@ -229,7 +229,9 @@ class Snapshot(Learned):
         return project_in_place(climbed)
 
 
-Extrapolation = Annotated[float, Range(0, 1), "How far the change of the losses since last round is carried on."]
+Extrapolation = Annotated[
+    float, Range(0, 1), "The share of the losses' change since the last round that is extrapolated."
+]
 """The option ``extrapolation`` of the rule and of Scaff-PD."""
 
 

@@ -31,7 +31,7 @@ class Reweighted(ClientWeights):
     """The base class of rules whose weights are a function of the cohort's losses, around the weights of ``center``."""
 
     center: Annotated[
-        ClientWeights, "The client weights before losses count (wafl.weights); by default shares of the examples."
+        ClientWeights, "The client weights before losses are used (wafl.weights); by default shares of the examples."
     ] = BY_EXAMPLES
 
     def __post_init__(self) -> None:
@@ -94,7 +94,7 @@ class CVaR(Reweighted):
     """
 
     alpha: Annotated[
-        float, Range(0, 1, high_open=True), Tunable(), "The share of the clients, by weight, that does not count."
+        float, Range(0, 1, high_open=True), Tunable(), "The share of the clients, by weight, that is ignored."
     ] = 0.5
 
     def weigh(self, center: Tensor, losses: Tensor) -> Tensor:
@@ -120,7 +120,7 @@ class QFair(Reweighted):
     learning_rate)``.
     """
 
-    q: Annotated[float, NotNegative, Tunable(), "How much more clients with larger losses count; 0 is FedAvg."] = 1.0
+    q: Annotated[float, NotNegative, Tunable(), "The power of the losses in the weights; 0 is FedAvg."] = 1.0
 
     def weigh(self, center: Tensor, losses: Tensor) -> Tensor:
         """Return the weights; raise ValueError if a loss is negative."""
@@ -153,7 +153,7 @@ class Tilted(Reweighted):
         float,
         Range(),
         Tunable(30.0),
-        "How strongly large losses count; 0 keeps the center, and below 0 they count less, as outliers should.",
+        "The strength of the tilt toward large losses; 0 keeps the center, below 0 outliers get less weight.",
     ] = 1.0
 
     def weigh(self, center: Tensor, losses: Tensor) -> Tensor:
@@ -191,9 +191,9 @@ class Slack(Reweighted):
         float,
         Range(0, 1, high_open=True),
         Tunable(),
-        "How much more the clients with the smallest losses count; 0 keeps the center.",
+        "The increase in weight of clients with the smallest losses; 0 keeps the center.",
     ] = 0.2
-    favored: Annotated[float, Range(0, 1, low_open=True), "The share of a cohort that counts more."] = 0.2
+    favored: Annotated[float, Range(0, 1, low_open=True), "The share of a cohort that gets more weight."] = 0.2
 
     def weigh(self, center: Tensor, losses: Tensor) -> Tensor:
         """Return the center's weights with the factors of small and other losses."""

@@ -47,10 +47,12 @@ class Sinkhorn(Objective):
         Tunable(),
         "The standard deviation of the moves without a loss, in the units of the data.",
     ] = 0.1
-    samples: Annotated[int, Count(), "How many moves are drawn per example."] = 4
-    steps: Annotated[int, Count(), "The most steps of the ascent to the point that moves are drawn around."] = 15
+    samples: Annotated[int, Count(), "The number of moves to draw per example."] = 4
+    steps: Annotated[int, Count(), "The maximum number of ascent steps to the point around which moves are drawn."] = 15
     tolerance: Annotated[
-        float, Range(0, 1, "; 0 takes all steps", high_open=True), "How close to its fixed point an example stops."
+        float,
+        Range(0, 1, "; 0 takes all steps", high_open=True),
+        "The distance from its fixed point at which an example stops.",
     ] = 1e-3
 
     def scalars(self) -> dict[str, float]:
@@ -100,7 +102,7 @@ class Resilient(Wasserstein):
         float,
         Positive("; to leave nothing out use WAFL"),
         Tunable(gentle="high"),
-        "The price of leaving examples out, in units of the loss; a smaller one leaves out more.",
+        "The price of ignoring examples, in units of the loss; a lower price ignores more examples.",
     ] = 1.0
 
     def scalars(self) -> dict[str, float]:

@@ -39,7 +39,7 @@ BATCH_REACH = 1.25
 
 
 class PaperGamma(float):
-    """The gamma of a ball whose size was not given: the paper's choice for MNIST."""
+    """The default gamma: the paper's choice for MNIST."""
 
 
 @frozen
@@ -77,11 +77,11 @@ class Wasserstein(Objective):
         Positive("; inf keeps labels where they are", infinite=True),
         "The price of changing a label; inf keeps labels fixed.",
     ] = math.inf
-    steps: Annotated[int, Count(), "The most steps of the inner ascent."] = 15
+    steps: Annotated[int, Count(), "The maximum number of steps of the inner ascent."] = 15
     tolerance: Annotated[
         float,
         Range(0, 1, "; 0 takes all steps", high_open=True),
-        "How close to its fixed point an example stops, relative to its move; 0 takes all steps.",
+        "The distance from its fixed point at which an example stops, relative to its move; 0 takes all steps.",
     ] = 1e-3
     restarts: Annotated[
         int,
@@ -99,9 +99,9 @@ class Wasserstein(Objective):
     cost_matrix: Annotated[
         Any,
         Matrix(),
-        "Which moves are cheap: 'clients' (as the class means of clients differ, which they tell the server; a radius "
-        "of 1 is as far as a left-out client), how far each feature goes at the same cost, or a matrix A, with which a "
-        "move A v costs the norm of v; examples may then leave the bounds of the data.",
+        "Which moves are cheap: 'clients' (along differences between clients' class means, which clients send to "
+        "the server; a radius of 1 is the distance of a left-out client), one distance per feature with the same cost, "
+        "or a matrix A (a move A v costs the norm of v). Examples may then leave the bounds of the data.",
     ] = None
 
     def __post_init__(self) -> None:
@@ -126,7 +126,9 @@ class Wasserstein(Objective):
         if self.radius == AUTO and (self.space is not None or self.cost_matrix is not None):
             raise ValueError("radius='auto' is for a round ball of inputs: with space or cost_matrix, give a number")
         if self.strict and (self.radius is None or self.norm != 2 or self.power != 2):
-            raise ValueError("strict=True needs radius=, norm=2 and power=2: otherwise there is no limit to keep to")
+            raise ValueError(
+                "strict=True needs radius=, norm=2 and power=2: otherwise there is no concavity limit to respect"
+            )
         object.__setattr__(self, "bounds", check_bounds(self.bounds))
         if self.power == 1 and self.box is not None and not is_finite(self.box):
             raise ValueError(f"bounds={self.bounds} must be finite with power=1, or the supremum may be infinite")
