@@ -132,7 +132,7 @@ def _unseen() -> str:
     return f"""**Do not expect it to help with unseen people and places.** WAFL's average rank on
     {len(board.counted)} shifted data sets is {ranks["WAFL"]:.1f} of {len(board.ranked)};
     [none](docs/leaderboard.md) ranks significantly above FedAvg ({ranks["FedAvg"]:.1f}). For a different kind of
-    client, nothing reliably beat [weight decay](docs/unseen.md)."""
+    client, tune [weight decay](docs/unseen.md)."""
 
 
 def _price(cifar: dict[str, Any]) -> str:
