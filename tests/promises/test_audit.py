@@ -300,7 +300,7 @@ def farther(resample):
 def test_an_audit_without_what_it_needs_is_refused(tmp_path):
     file = tmp_path / "certificate.json"
     publish(MODEL, federation(), radii=[0.1]).save(file)
-    with pytest.raises(ValueError, match="ask for one made with --points 16"):
+    with pytest.raises(ValueError, match="ask for a certificate made with --points 16"):
         wafl.audit(file, MODEL, site(0.0))
     other = oracles.linear_model(np.ones((3, 2)), np.zeros(3))
     with pytest.raises(ValueError, match="is about another model"):
