@@ -179,7 +179,7 @@ def test_help_says_which_methods_have_an_option_and_what_it_is_for() -> None:
             assert re.search(rf"\b{method}\b", line), (name, method)
             assert option.doc
             assert option.doc[1:].split(";")[0] in line
-    assert re.search(r"--epsilon .*Size of the test attack", text), "its meaning is not FedPGM's epsilon"
+    assert re.search(r"--epsilon .*The size of the test attack", text), "its meaning is not FedPGM's epsilon"
 
 
 def test_flags_of_methods_are_refused_with_a_file(tmp_path: Path) -> None:
