@@ -189,7 +189,7 @@ def verify(
 def check_certificate(file: Path) -> None:
     """Raise FileNotFoundError unless the file exists."""
     if not file.is_file():
-        raise FileNotFoundError(f"{file} is not a file: give a certificate, which wafl certify writes")
+        raise FileNotFoundError(f"{file} is not a file: pass a certificate, which wafl certify writes")
 
 
 def read_data(folder: Path, run: "Run | None", data_dir: Path | None, *, held: bool = False) -> "Federation":
