@@ -214,8 +214,8 @@ def test_plain_values_as_client_weights_point_to_the_rules(weights):
 @pytest.mark.parametrize(
     ("grid", "changes", "message"),
     [
-        ({}, {}, "has no combination: give every name at least one value"),
-        ({"gamma": []}, {}, "has no combination: give every name at least one value"),
+        ({}, {}, "has no combinations: give every name at least one value"),
+        ({"gamma": []}, {}, "has no combinations: give every name at least one value"),
         ({"gamma": 1.0}, {}, "gamma"),
         ({"epsilon": [0.1]}, {}, "WAFL has no option 'epsilon'; it has: gamma"),
         ({"gamma": [1.0], "radius": [0.1]}, {}, "not both"),
@@ -350,7 +350,10 @@ def test_a_loss_that_does_not_fit_the_labels_is_refused(clients, loss, message, 
         ({"1.weight": torch.zeros(3, 4)}, r"parameter names differ from the model's: 1\.bias"),
         ({"1.weight": torch.zeros(3, 4), "1.bias": torch.zeros(3), "extra": torch.zeros(1)}, "names differ.*extra"),
         ({"1.weight": torch.zeros(4, 3), "1.bias": torch.zeros(3)}, r"1\.weight has shape \(4, 3\), .*needs \(3, 4\)"),
-        ({"1.weight": torch.full((3, 4), NAN), "1.bias": torch.zeros(3)}, "starting parameters hold NaN or infinity"),
+        (
+            {"1.weight": torch.full((3, 4), NAN), "1.bias": torch.zeros(3)},
+            "starting parameters contain NaN or infinity",
+        ),
     ],
 )
 def test_starting_parameters_that_do_not_fit_are_refused(init, message):
@@ -361,7 +364,7 @@ def test_starting_parameters_that_do_not_fit_are_refused(init, message):
 def test_cuda_is_refused_if_there_is_none(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for function, grid in ((wafl.fit, None), (wafl.sweep, {"gamma": [1.0]})):
-        with pytest.raises(ValueError, match=r"device='cuda' asks for CUDA.*use device='cpu'"):
+        with pytest.raises(ValueError, match=r"device='cuda' needs CUDA.*use device='cpu'"):
             call(function, grid, device="cuda")
 
 

@@ -71,7 +71,7 @@ def test_a_lazy_model_is_initialized_and_one_example_is_no_batch(clients: wafl.F
 def test_what_is_no_run_is_not_compared(clients: wafl.Federation) -> None:
     others: list[Any] = [{"a": wafl.FedAvg}, {"a": wafl.models.mlr(clients)}, [wafl.FedAvg()]]
     for runs in others:
-        with pytest.raises(TypeError, match=r"runs holds a \w+: compare runs, which wafl.fit and wafl.sweep return"):
+        with pytest.raises(TypeError, match=r"runs contains a \w+: pass runs, which wafl.fit and wafl.sweep return"):
             wafl.compare(runs, clients)
 
 
@@ -108,7 +108,7 @@ def test_torch_does_not_complain_of_its_own_batching() -> None:
         ("run FedSAM --rho 0.1", "pass --method FedSAM"),
         ("run FedSAM", "pass --method FedSAM"),
         ("methods Wafel", "did you mean 'WAFL'?"),
-        ("verify nope.json", "nope.json is not a file: give a certificate, which wafl certify writes"),
+        ("verify nope.json", "nope.json is not a file: pass a certificate, which wafl certify writes"),
         ("audit nope.json", "Missing '--data', '--model'."),
     ],
 )

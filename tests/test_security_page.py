@@ -14,17 +14,22 @@ FUNCTION = re.compile(r"^ *def (\w+)", re.MULTILINE)
 FILE = re.compile(r"(in )?`(\w+\.py)`")
 
 
-def read() -> list[tuple[str, str]]:
-    """Return the attack and the tests of each row of a table whose last column is ``test``."""
-    page = (ROOT / "docs" / "security.md").read_text()
-    assert page.count("| test |") == 3
-    rows, inside = list[tuple[str, str]](), False
+ROW = re.compile(r"[SNF]\d+")
+
+
+def read(page: str) -> list[tuple[str, str]]:
+    """Return the attack and the tests of each row; attacks and tests are in two tables with the same first column."""
+    assert page.count("| attack | defense |") == page.count("| | tests |") == 3
+    attacks, tests = dict[str, str](), dict[str, str]()
     for line in page.splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split(" | ")] if line.startswith("|") else []
-        inside = bool(cells) and (inside or cells[-1] == "test")
-        if inside and cells[-1] not in ("test", "--- |", "---"):
-            rows.append((cells[1], cells[-1]))
-    return rows
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")] if line.startswith("|") else [""]
+        if ROW.fullmatch(cells[0]):
+            assert len(cells) in (2, 4), f"row {cells[0]} has {len(cells)} cells"
+            rows, cell = (tests, cells[1]) if len(cells) == 2 else (attacks, cells[2])
+            assert cells[0] not in rows, f"two rows are called {cells[0]}"
+            rows[cells[0]] = cell.removesuffix(" |")
+    assert attacks.keys() == tests.keys(), f"without its other row: {sorted(attacks.keys() ^ tests.keys())}"
+    return [(attack, tests[row]) for row, attack in attacks.items()]
 
 
 @cache
@@ -35,7 +40,8 @@ def functions(name: str) -> set[str]:
 
 DEFAULT = ("test_curious.py", "test_red_team.py")
 """The files whose functions the page names without the file."""
-ROWS = [row for row in read() if set(row[0]) != {"-"}]
+PAGE = (ROOT / "docs" / "security.md").read_text()
+ROWS = read(PAGE)
 
 
 @pytest.mark.parametrize(("attack", "tests"), ROWS)
@@ -48,7 +54,12 @@ def test_every_row_of_attacks_names_a_test(attack: str, tests: str) -> None:
 
 
 def test_a_row_without_a_test_is_found_out() -> None:
-    assert len(ROWS) > 30
+    assert len(ROWS) == 47
+    for tests in ("| S5 | `test_mean", "| N9 | `link", "| F18 | `test_an"):
+        without = "\n".join(line for line in PAGE.splitlines() if not line.startswith(tests))
+        assert without != PAGE.strip()
+        with pytest.raises(AssertionError, match=f"without its other row: .*{tests.split()[1]}"):
+            read(without)
     for cell in ("", "none", "`test_that_nobody_wrote`", "`test_cuts` in `test_red_team.py`", "`test_nothing.py`"):
         with pytest.raises(AssertionError, match=r"names no test|are missing"):
             test_every_row_of_attacks_names_a_test("an attack", cell)

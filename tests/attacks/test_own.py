@@ -55,7 +55,7 @@ def test_random_numbers_of_an_attack_repeat(clients: wafl.Federation, runs: wafl
 def test_what_is_no_attack_is_refused(clients: wafl.Federation, runs: wafl.Runs) -> None:
     with pytest.raises(ValueError, match=r"gave shape \(3,\) for examples of shape"):
         wafl.evaluate(runs[0], clients, attack=lambda model, x, y: torch.zeros(3))
-    with pytest.raises(ValueError, match="PGD is a class: make one of it"):
+    with pytest.raises(ValueError, match="PGD is a class: pass an instance"):
         wafl.evaluate(runs[0], clients, attack=wafl.PGD)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="is not an attack"):
         wafl.evaluate(runs[0], clients, attack=SimpleNamespace())  # pyright: ignore[reportArgumentType]

@@ -77,7 +77,7 @@ def test_a_wrong_line_ends_with_status_1_and_a_refused_file_with_2(run, tmp_path
 def test_a_run_whose_data_cannot_be_made_again_is_not_certified_from_the_command_line(run):
     result = call("certify", "run")
     assert result.exit_code == 2
-    assert "do not say how to make their data again: use wafl from Python" in " ".join(result.output.split())
+    assert "do not record how to load their data: use wafl from Python" in " ".join(result.output.split())
 
 
 def test_a_statement_about_the_next_client_is_signed_only_as_a_file(run):
@@ -101,10 +101,10 @@ WRONG = {
     "certify run -o data": "data is a folder: give the name of a file, such as data/name.json",
     "certify run -o certificate.json/x.json": "certificate.json is not a folder: make it first",
     "certify run --radii -1": "radius=-1.0 must be 0 or lie in",
-    "certify run --sign nope.pem": "nope.pem is not a file: give the file of a private key",
+    "certify run --sign nope.pem": "nope.pem is not a file: pass the file of a private key",
     "next-client run -o x.md": "x.md is the name of the page in words",
     "prediction-sets run -o data": "data is a folder: give the name of a file",
-    "verify certificate.json --model run --key nope.pem": "nope.pem is not a file: give the file of a public key",
+    "verify certificate.json --model run --key nope.pem": "nope.pem is not a file: pass the file of a public key",
     "verify empty.json --model run --data data": "empty.json is not a certificate, or was changed: it does not say",
     "audit empty.json --model run --data data": "empty.json is not a certificate, or was changed: it does not say",
 }

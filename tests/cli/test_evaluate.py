@@ -66,7 +66,9 @@ def test_a_command_about_one_run_names_the_first_run_of_a_study(study: Path, com
     name, *options = command.split()
     result = CliRunner().invoke(app, [name, str(study), *options])
     assert result.exit_code == 2
-    assert f"is a study of several runs: give one, such as {study / 'wafl'}" in result.output.replace("\n", "")
+    assert f"is a study with several runs: pass one of them, such as {study / 'wafl'}" in result.output.replace(
+        "\n", ""
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,7 +103,7 @@ def test_the_command_and_python_mean_the_same_attack_by_default(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("nowhere",), "nowhere is not a folder: give a study, such as runs/digits, or one of its runs"),
+        (("nowhere",), "nowhere is not a folder: pass a study, such as runs/digits, or one of its runs"),
         (
             ("{study}", "--attack", "magic"),
             "unknown attack 'magic': use one of none, pgd, fgsm, wasserstein,",

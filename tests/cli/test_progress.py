@@ -81,10 +81,10 @@ def test_running_an_interrupted_experiment_again_offers_to_resume_it(file: Path,
     with pytest.raises(KeyboardInterrupt):
         study.run([Stop()])
     output = invoke("run", file, "--output", tmp_path / "runs")
-    assert "left is not finished: this very experiment was begun there and left" in output
+    assert "left is not finished: this same experiment was started there and left" in output
     assert f"wafl resume {tmp_path / 'runs' / 'left'}" in output.replace("- ", "-")
     other = invoke("run", file, "--output", tmp_path / "runs", "--set", "schedule.rounds=1")
-    assert "an experiment of this name was begun there" in other
+    assert "an experiment with this name was started there" in other
     named = invoke("run", file, "--output", tmp_path / "runs", "--name", "left")
     assert "exists already: continue it with wafl resume" in named
 

@@ -114,7 +114,7 @@ def test_bad_input_is_one_line_and_status_2(place: wafl.Federation) -> None:
         ("request model --invite keys --sign owner.pem --questions none.toml", "none.toml"),
         ("request model --invite keys --sign owner.pem --deadline soon", "must be a date"),
         ("request nothing --invite keys --sign owner.pem", "nothing is not a folder"),
-        ("receipt none.json --model model --data mine --sign site.pem", "none.json is not a file: give a request"),
+        ("receipt none.json --model model --data mine --sign site.pem", "none.json is not a file: pass a request"),
         ("receipt receipts/s0.json --model model --data mine --sign site.pem", "does not say that it is a request"),
         ("receipt request.json --model model --data mine --sign owner.pem", "was not invited"),
         ("receipt request.json --model model --data keys --sign site.pem", "holds no .npz file"),

@@ -69,7 +69,7 @@ def test_a_node_that_fails_is_named_with_its_clients_and_the_reason(grid: fakes.
     shown = console.export_text()
     assert "finished, FedAvg" in shown
     assert "north" in shown
-    assert f"{node['id']} has failed, at last: {node['last_failure']}" in shown
+    assert f"{node['id']} has failed, most recently: {node['last_failure']}" in shown
     assert "c02 was left out of 1 rounds, at last of round 1" in shown
 
 
@@ -106,7 +106,7 @@ def test_a_full_disk_does_not_end_a_training_by_this_file(
     monkeypatch.setattr("wafl.flower.server.bulletin.write_whole", full)
     fakes.train(grid, EXPERIMENT, tmp_path / "study")
     assert not (tmp_path / "study" / "nodes.json").exists()
-    with pytest.raises(FolderError, match=r"has no nodes\.json: only a study whose clients are on Flower's nodes"):
+    with pytest.raises(FolderError, match=r"has no nodes\.json: only a study with clients on Flower's nodes"):
         read_status(tmp_path / "study")
 
 

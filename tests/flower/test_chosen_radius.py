@@ -109,7 +109,7 @@ def test_a_node_whose_experiment_chooses_no_radius_keeps_both_to_itself(tmp_path
     node = make_node(tmp_path, radius=0.3)
     _, start = node.task(3)
     for kind, content, why in (
-        ("query.spread", SpreadQuery(("c00",)).encode(), "how examples spread is not for sending"),
+        ("query.spread", SpreadQuery(("c00",)).encode(), "so the spread of examples is not sent"),
         (
             "evaluate.test",
             queries.TestQuery(("c00",), False, start, 3, 0, "train").encode(),

@@ -177,7 +177,7 @@ def test_allowed_bytes_under_another_name_are_refused(app: Path, change: dict[st
 def test_allowed_bytes_under_another_digest_are_refused(app: Path, digest: str) -> None:
     link = SuperLink.with_app(guard.bundle(app))
     link.fab.hash_str = digest
-    assert "its bytes have another digest" in refusal(link.ask(node(guard.app_digest(app))))
+    assert "its bytes have a different digest" in refusal(link.ask(node(guard.app_digest(app))))
 
 
 def test_other_bytes_under_an_allowed_digest_are_refused(app: Path) -> None:
@@ -186,7 +186,7 @@ def test_other_bytes_under_an_allowed_digest_are_refused(app: Path) -> None:
     with pytest.raises(Exception, match="not a zip file"):  # Flower looks into it first, and ends
         link.ask(node(guard.app_digest(app)))
     link.fab.content = guard.bundle(app) + b"\0"
-    assert "its bytes have another digest" in refusal(link.ask(node(guard.app_digest(app))))
+    assert "its bytes have a different digest" in refusal(link.ask(node(guard.app_digest(app))))
 
 
 @pytest.mark.parametrize("change", ["a changed file", "another file", "a missing file", "a link"])
@@ -285,7 +285,7 @@ def test_the_digest_is_of_what_the_folder_holds(app: Path, tmp_path: Path) -> No
     assert guard.app_digest(tmp_path / "app") == before, "the same experiment is the same app anywhere"
     (tmp_path / "app" / "mine.py").write_text("print('hello')\n")
     assert guard.app_digest(tmp_path / "app") != before
-    with pytest.raises(FileNotFoundError, match=r"holds no pyproject\.toml: give the folder of an app"):
+    with pytest.raises(FileNotFoundError, match=r"contains no pyproject\.toml: pass the folder of an app"):
         guard.app_digest(tmp_path)
 
 

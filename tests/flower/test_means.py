@@ -61,7 +61,7 @@ def test_a_node_sends_two_means_and_the_size_of_each_class_with_two_examples(tmp
 
 
 def test_a_node_whose_experiment_does_not_ask_for_them_sends_no_means(tmp_path: Path) -> None:
-    assert "the means of classes are not for sending" in refused(
+    assert "so class means are not sent" in refused(
         make_node(tmp_path), "query.means", MeansQuery(("c00",), (0,), 3, 4).encode()
     )
 

@@ -110,7 +110,7 @@ def test_a_reply_that_holds_anything_is_refused(extra: dict[str, dict[str, Any]]
     query.read(plain)
     told = {**{name: dict(record) for name, record in plain.items()}, **extra}
     told["reply"] = {**dict(plain["reply"]), **extra.get("reply", {})}
-    with pytest.raises(WireError, match="must hold nothing but its format"):
+    with pytest.raises(WireError, match="must contain only its format"):
         query.read(RecordDict({name: ConfigRecord(record) for name, record in told.items()}))
 
 

@@ -160,7 +160,7 @@ def test_a_nodes_mean_has_the_weights_of_the_server() -> None:
     assert torch.equal(plain.vectors["params"], claimed.vectors["params"])
     assert vars(plain).keys() == {"client", "loss", "cost", "vectors"}, "no reply has a weight"
     content["numbers"] = MetricRecord({"loss": [1.0, 1.0], "cost": [0.0, 0.0], "weight": [1e9, 1e9]})
-    with pytest.raises(WireError, match="numbers holds"):
+    with pytest.raises(WireError, match="numbers contains"):
         decode_replies(content, sent)
 
 
@@ -271,7 +271,7 @@ def test_code_in_the_model_of_a_question_about_the_next_client_does_not_run(
     with pytest.raises(WireError):
         ask(node, "query.next_client", content)
     content["params"] = ArrayRecord({**arrays, "forward": Array("uint8", (len(bomb),), "numpy.ndarray", bomb)})
-    with pytest.raises(WireError, match="params holds the arrays"):
+    with pytest.raises(WireError, match="params contains the arrays"):
         ask(node, "query.next_client", content)
     assert not (tmp_path / "ran").exists()
     pickle.loads(bomb)

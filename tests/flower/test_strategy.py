@@ -319,7 +319,7 @@ def test_the_learning_rate_comes_from_the_argument_the_train_config_or_the_run_c
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"lr": None}, "no learning rate: give"),
+        ({"lr": None}, "no learning rate: pass"),
         ({"lr": -0.1}, "lr=-0.1 must be positive"),
         ({"lr": "fast"}, "lr='fast' must be a number"),
         ({"local_epochs": 0}, "local_epochs=0 must be at least 1"),
@@ -351,7 +351,7 @@ def test_a_message_of_another_strategy_or_with_non_finite_arrays_is_refused() ->
         train(linear(), batches(3), ask(FedAvg(), linear(), lr=0.1)[0], context())
     broken = linear()
     broken.bias.data[0] = math.inf
-    with pytest.raises(ValueError, match="'bias' holds NaN or infinity"):
+    with pytest.raises(ValueError, match="'bias' contains NaN or infinity"):
         train(linear(), batches(3), message_for(broken), context())
     empty = ask(WAFL(), linear())[0]
     del empty.content["arrays"]
@@ -430,8 +430,8 @@ def test_a_count_and_a_cost_count_for_no_more_than_is_usual(caplog: pytest.LogCa
 
 METRICS = {"train_loss": 1.0, "num_examples": 10, "transport_cost": 0.2}
 BAD: dict[str, tuple[Callable[[Message], Message], str]] = {
-    "NaN": (lambda m: reply_with(m, with_array("bias", np.full(4, np.nan)), **METRICS), "holds NaN"),
-    "infinity": (lambda m: reply_with(m, with_array("bias", np.full(4, np.inf)), **METRICS), "holds NaN"),
+    "NaN": (lambda m: reply_with(m, with_array("bias", np.full(4, np.nan)), **METRICS), "contains NaN"),
+    "infinity": (lambda m: reply_with(m, with_array("bias", np.full(4, np.inf)), **METRICS), "contains NaN"),
     "shape": (lambda m: reply_with(m, with_array("bias", np.ones(5)), **METRICS), r"float64 of shape \(5,\)"),
     "type": (lambda m: reply_with(m, with_array("bias", np.ones(4, np.float32)), **METRICS), "is float32"),
     "name": (lambda m: reply_with(m, with_array("scale", np.ones(4)), **METRICS), "has: scale"),
@@ -575,7 +575,7 @@ def test_your_own_optimizer_takes_the_steps() -> None:
         torch.testing.assert_close(model.state_dict()[name], value, rtol=0, atol=1e-7)
     with pytest.raises(ValueError, match=r"lr=0.1 and optimizer are both given"):
         train(model, loader, message, context(), optimizer=optimizer, lr=0.1)
-    with pytest.raises(ValueError, match=r"the optimizer does not hold 0.weight, .*model.parameters\(\)"):
+    with pytest.raises(ValueError, match=r"the optimizer lacks 0.weight, .*model.parameters\(\)"):
         train(network(), loader, message, context(), optimizer=optimizer)
 
 

@@ -96,7 +96,7 @@ def test_the_ca_key_may_be_kept_elsewhere(tmp_path: Path):
         ({"nodes": ["b", "a"]}, "keys/a exists: choose another name"),
         (
             {"hosts": ("localhost", "new.example.org"), "nodes": ["b"]},
-            "not for new.example.org: choose another folder, or",
+            "not for new.example.org: choose a different folder, or",
         ),
     ],
 )
@@ -119,7 +119,7 @@ def test_a_key_that_we_did_not_make_is_not_overwritten(tmp_path: Path):
     ("arguments", "message"),
     [
         ({"hosts": ()}, "hosts is empty"),
-        ({"hosts": ("a b",)}, "host 'a b' is no DNS name or IP address: give one such as"),
+        ({"hosts": ("a b",)}, "host 'a b' is not a DNS name or IP address: pass one such as"),
         ({"hosts": ("https://fl.example.org",)}, "host 'https"),
         ({"hosts": ("10.0.0.256",)}, "host '10.0.0.256'"),
         ({"hosts": ("münchen.de",)}, "host 'münchen.de'"),
@@ -200,7 +200,7 @@ def test_renewal_needs_the_cas_own_key_and_known_nodes(tmp_path: Path):
     with pytest.raises(ValueError, match=r"ca\.key is not the key of .*ca\.crt"):
         renew_certificates(made.folder)
     made.ca_key.unlink()
-    with pytest.raises(FileNotFoundError, match=r"ca\.key is missing: put it back from where it is kept"):
+    with pytest.raises(FileNotFoundError, match=r"ca\.key is missing: restore it, and renew again"):
         renew_certificates(made.folder)
 
 

@@ -131,7 +131,7 @@ def test_a_model_that_fails_on_the_data_is_one_clear_error(tmp_path: Path, kind:
     make, options = FAILING[kind]
     model = make()
     file = changed(tmp_path, without_proof(model, 1.0))
-    with pytest.raises(ValueError, match=r"cannot be computed on these data .*: give its data and its loss"):
+    with pytest.raises(ValueError, match=r"cannot be computed on these data .*: pass its data and its loss"):
         wafl.verify(file, model=model, data=options.get("data", clients()))
 
 

@@ -141,7 +141,7 @@ def test_a_signature_counts_for_its_own_bytes_and_domain_alone(case: Case) -> No
         assert "its signature is not by the owner of its key" in rejection(case)
     case.receipt("c4").write_bytes(whole)
     forge(case.receipt("c4"), lambda content: content["reply"].update(values=[0.0]))
-    assert "or it was changed since" in rejection(case)
+    assert "or the receipt was changed later" in rejection(case)
     case.receipt("c4").write_bytes(whole)
     forge(case.receipt("c4"), lambda content: content.update(key=case.sites.key("c3")))
     assert "its signature is not by the owner of its key" in rejection(case)
@@ -152,10 +152,10 @@ def test_a_signature_counts_for_its_own_bytes_and_domain_alone(case: Case) -> No
 def test_a_receipt_for_another_request_with_the_same_model_does_not_count(case: Case) -> None:
     for changes in ({"nonce": "1" * 32}, {"model": "b" * 64}, {"unit": "volts"}):
         case.sites.reply(case.sites.asked(QUESTIONS, **changes), "c4", BETTER)
-        assert rejection(case) == "it answers another request"
+        assert rejection(case) == "it answers a different request"
     other = replace(QUESTIONS, minimum=21)
     case.sites.reply(case.sites.asked(other), "c4", BETTER)
-    assert rejection(case) == "it answers another request"
+    assert rejection(case) == "it answers a different request"
 
 
 def test_a_key_that_was_not_invited_or_trained_or_is_revoked_or_signs_twice_does_not_count(case: Case) -> None:
@@ -168,7 +168,7 @@ def test_a_key_that_was_not_invited_or_trained_or_is_revoked_or_signs_twice_does
     trained = case.sites.asked(QUESTIONS, trained=(digits,))
     signed(replace(plain, request=trained.digest), stranger).save(case.receipt("c4"))
     result = wafl.receipts.merge(trained, [case.receipt("c4")])
-    assert "is of a client that trained" in result.rejected[str(case.receipt("c4"))]
+    assert "belongs to a client that took part in training" in result.rejected[str(case.receipt("c4"))]
     case.receipt("c4").write_bytes(whole)
     public = read_key(case.folder / "invited" / "c4.pub", private=False)
     spellings = {
@@ -191,7 +191,7 @@ def test_a_key_that_was_not_invited_or_trained_or_is_revoked_or_signs_twice_does
 def test_a_late_receipt_does_not_count(case: Case) -> None:
     late = (now() + timedelta(days=2)).isoformat()
     case.sites.reply(case.request, "c4", case.numbers["c4"], issued=late)
-    assert f"it is of {late}, after the deadline" in rejection(case)
+    assert f"it is dated {late}, after the deadline" in rejection(case)
     in_another_zone = case.request.deadline.replace("+00:00", "-01:00")
     case.sites.reply(case.request, "c4", case.numbers["c4"], issued=in_another_zone)
     assert "after the deadline" in rejection(case)
@@ -346,7 +346,7 @@ def test_keys_are_read_from_every_usual_place(case: Case) -> None:
     (sites / "south.pub.pem").write_bytes((case.folder / "invited" / "c5.pub").read_bytes())
     keys = [case.sites.key(name) for name in ("c6", "c7", "c5")]
     (case.folder / "trained.txt").write_text("\n".join(["# these", *keys, keys[0].upper()]))
-    with pytest.raises(ValueError, match="south was invited with the key of a client that trained"):
+    with pytest.raises(ValueError, match="south was invited with the key of a client that took part in training"):
         wafl.receipts.request(module, few, invite=sites, trained=case.folder / "trained.txt", **options)
     pair = b"".join((case.folder / "invited" / f"{name}.pub").read_bytes() for name in ("c6", "c7"))
     (case.folder / "trained.txt").write_bytes(pair)
@@ -357,7 +357,7 @@ def test_keys_are_read_from_every_usual_place(case: Case) -> None:
         (case.folder / "trained.txt").write_text(text)
         with pytest.raises(ValueError, match=message):
             wafl.receipts.request(module, few, invite=sites, trained=case.folder / "trained.txt", **options)
-    with pytest.raises(ValueError, match="cannot be read: give a file of public keys"):
+    with pytest.raises(ValueError, match="cannot be read: pass a file of public keys"):
         wafl.receipts.request(module, few, invite=sites, trained=case.folder / "nothing.txt", **options)
     (sites / "north.pem").write_bytes((sites / "north.pub").read_bytes())
     with pytest.raises(ValueError, match="two keys named north"):

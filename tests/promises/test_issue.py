@@ -166,7 +166,7 @@ def test_only_the_key_shows_that_a_sealed_forgery_is_one(tmp_path):
 
 def test_a_file_without_a_signature_or_with_another_is_refused(tmp_path):
     private, public = write_keys(tmp_path)
-    with pytest.raises(ValueError, match="is not signed: ask who issued it"):
+    with pytest.raises(ValueError, match="is not signed: ask its issuer"):
         wafl.verify(saved(tmp_path), key=public)
     _, other = write_keys(tmp_path, "other")
     with pytest.raises(ValueError, match="was not signed with this key"):
@@ -490,7 +490,7 @@ def test_a_promised_error_rate_beyond_the_sample_needs_no_bounds(tmp_path):
 def test_points_are_about_the_loss_of_the_examples_at_hand():
     with pytest.raises(ValueError, match="points are about the loss"):
         promise_of(a_case("mlr"), metric="error", points=2)
-    with pytest.raises(ValueError, match="metric='accuracy' is none of 'loss', 'error': pass metric='loss' for the"):
+    with pytest.raises(ValueError, match="metric='accuracy' is not one of 'loss', 'error': pass metric='loss' for the"):
         promise_of(a_case("mlr"), metric="accuracy")
     with pytest.raises(ValueError, match="leave out power and confidence"):
         promise_of(a_case("mlr"), power=1, points=2)

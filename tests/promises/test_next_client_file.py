@@ -355,7 +355,7 @@ def test_it_is_signed_as_certificates_are(tmp_path: Path) -> None:
     assert wafl.verify(file).ok
     with pytest.raises(ValueError, match="was not signed with this key, or was changed since"):
         wafl.verify(file, key=public)
-    with pytest.raises(ValueError, match="does not say where its labels' examples are"):
+    with pytest.raises(ValueError, match="does not describe its labels' examples"):
         wafl.audit(file, model(), world()[1])
 
 

@@ -190,7 +190,7 @@ def test_the_same_questions_have_one_digest(tmp_path: Any) -> None:
         ({"values": [-0.1]}, "must"),
         ({"values": [True]}, "must have numbers"),
         ({"values": [0.1, 0.1]}, "must have 1 entries"),
-        ({"uppers": [None]}, "uppers must hold a number for radius 0"),
+        ({"uppers": [None]}, "uppers must contain a number for radius 0"),
         ({"above": [[3.0, 4.0, 0.0, 0.0]]}, "above must not rise"),
         ({"above": [[31.0, 4.0, 0.0, 0.0]]}, "more scores than"),
         ({"more": 1}, "a reply must have"),

@@ -219,7 +219,7 @@ def test_a_site_answers_no_request_that_is_not_for_it(sites: Sites, tmp_path: Pa
             reply(sites, options.pop("request"), options.pop("data"), **options)
     assert not (tmp_path / "state").exists(), "nothing was answered"
     over = sites.asked(Questions(), model=request.model, deadline=(now() - timedelta(seconds=1)).isoformat())
-    with pytest.raises(ValueError, match=r"the deadline .* is over"):
+    with pytest.raises(ValueError, match=r"the deadline .* has passed"):
         reply(sites, over, own)
     nan = replace(own, train=replace(own.train, raw=own.train.x * math.nan))
     with pytest.raises(ValueError, match="NaN"):
@@ -232,7 +232,7 @@ def test_a_site_answers_no_request_that_is_not_for_it(sites: Sites, tmp_path: Pa
         ({"questions": {"confidence": 0.9}}, "support at most 87.5% confidence"),
         ({"questions": {"liars": 7}}, "7 sites support no statement about the next client: invite more$"),
         ({"questions": {"liars": 3, "own_sampling": True}}, "invite more, or use own_sampling = false"),
-        ({"deadline": "2020-01-01"}, "is over: give a later one"),
+        ({"deadline": "2020-01-01"}, "has passed: pass a later one"),
         ({"deadline": "soon"}, "must be a date or a time"),
         ({"trained": "nothing.txt"}, "cannot be read"),
     ],

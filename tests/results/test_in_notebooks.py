@@ -85,7 +85,7 @@ def test_accuracy_against_a_swept_parameter_is_one_call(
     for gamma, shown in zip((1.0, 5.0), axes.lines[0].get_ydata(), strict=True):
         rows = [row for row in comparison.rows if row.point["gamma"] == gamma and row.score.attack == "none"]
         assert shown == pytest.approx(50.0 * sum(row.score.accuracy for row in rows))
-    with pytest.raises(ValueError, match=r"against='radius' is no number.*gamma"):
+    with pytest.raises(ValueError, match=r"against='radius' is not a number.*gamma"):
         comparison.plot(against="radius")
     assert len(repr(comparison)) < 100
 

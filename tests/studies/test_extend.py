@@ -190,7 +190,7 @@ def test_a_study_whose_methods_have_rounds_of_their_own_is_not_extended_in_silen
 def test_a_study_that_has_not_kept_where_it_ended_is_not_trained_again_in_silence(short: Path) -> None:
     """As one of an earlier version."""
     shutil.rmtree(short / "checkpoint" / "drfa")
-    with pytest.raises(FolderError, match=r"does not hold where drfa ended.*start another study with wafl run"):
+    with pytest.raises(FolderError, match=r"does not contain where drfa ended.*start another study with wafl run"):
         extend(short, ["schedule.rounds=6"])
     assert StudyFolder(short).status() == "finished"
 

@@ -267,7 +267,7 @@ def test_runs_lists_how_far_each_has_come(whole: Path, stopped: Path, tmp_path: 
 def test_runs_says_that_a_folder_is_empty_or_missing(tmp_path: Path) -> None:
     result = invoke("runs", tmp_path)
     assert (result.exit_code, "has no studies yet" in result.stdout) == (0, True)
-    assert_one_line(invoke("runs", tmp_path / "none"), "is not a folder: wafl run makes one")
+    assert_one_line(invoke("runs", tmp_path / "none"), "is not a folder: wafl run creates one")
 
 
 def test_a_finished_study_of_an_earlier_version_is_listed_and_needs_no_training(finished: Path) -> None:

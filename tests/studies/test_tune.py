@@ -204,7 +204,7 @@ def test_nothing_that_exists_is_overwritten(tuned: tuple[Path, Any], tmp_path: P
     for change in ("schedule.rounds=1", "tune.seeds=[4, 5]"):
         result = invoke(str(other), "--set", change)
         assert result.exit_code == 2
-        assert "trials of another experiment" in result.stderr
+        assert "trials of a different experiment" in result.stderr
     (tmp_path / "exp.trials.json").write_bytes(b"{}")
     assert "cannot be read" in invoke(str(other)).stderr
 

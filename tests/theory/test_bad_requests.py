@@ -88,7 +88,7 @@ def test_a_model_that_cannot_be_copied_has_a_remedy(name: str, certificate: wafl
         ({"confidence": "a", "split": "test"}, "confidence='a' must be a number and lie in"),
         ({"curvature": "a"}, "curvature='a' must be a number"),
         ({"label_cost": "a"}, "label_cost='a' must be a number and be positive; inf keeps labels fixed"),
-        ({"device": "gpu"}, "device='gpu' is no device: use 'cpu' or 'cuda'"),
+        ({"device": "gpu"}, "device='gpu' is not a device: use 'cpu' or 'cuda'"),
     ],
 )
 def test_what_is_asked_is_checked_before_a_search(
@@ -123,7 +123,7 @@ def test_where_a_file_goes_is_checked_before_it_is_made(
         with pytest.raises(ValueError, match=PLACES[place]):
             result.save(place)
     for key in ("nope.pem", "."):
-        with pytest.raises(ValueError, match=f"^{key} is not a file: give the file of a private key; openssl"):
+        with pytest.raises(ValueError, match=f"^{key} is not a file: pass the file of a private key; openssl"):
             certificate.save("c.json", key=key)
     assert {each.name for each in Path().iterdir()} == {"file"}
 
@@ -139,8 +139,8 @@ def test_json_that_is_no_certificate_is_named(content: str, tmp_path: Path) -> N
             ask()
         assert "format None" not in str(error.value)
         if content in ("{}", '{"format": []}', '{"format": "3"}'):
-            assert "give a file that wafl certify or certificate.save wrote" in str(error.value)
-    with pytest.raises(FileNotFoundError, match=r"nothing\.json is not a file: give a certificate"):
+            assert "pass a file that wafl certify or certificate.save wrote" in str(error.value)
+    with pytest.raises(FileNotFoundError, match=r"nothing\.json is not a file: pass a certificate"):
         wafl.verify(tmp_path / "nothing.json")
 
 

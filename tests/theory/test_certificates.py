@@ -430,11 +430,11 @@ def test_questions_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match=r"gap=0\.0 must lie in"):
         certificates_of(case, [0.1], gap=0.0)
     if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match="device='cuda' asks for CUDA, which torch does not find here"):
+        with pytest.raises(ValueError, match="device='cuda' needs CUDA, which torch does not find here"):
             certificates_of(case, [0.1], device="cuda")
     with pytest.raises(ValueError, match="power=3 must be 1 or 2"):
         certificates_of(case, [0.1], power=3)
-    with pytest.raises(ValueError, match="metric='accuracy' is none of 'loss', 'error': pass metric='loss' for the"):
+    with pytest.raises(ValueError, match="metric='accuracy' is not one of 'loss', 'error': pass metric='loss' for the"):
         certificates_of(case, [0.1], metric="accuracy")
     with pytest.raises(wafl.PreconditionError, match="needs a linear classifier"):
         certificates_of(a_case("regression"), [0.1], metric="error")

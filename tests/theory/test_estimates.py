@@ -160,7 +160,7 @@ def test_without_a_proof_a_file_is_attested_and_no_site_is_audited(tmp_path: Pat
     with pytest.raises(wafl.PreconditionError, match="needs a proven L_z"):
         publish_next_client(Net(), seen, unseen, radius=0.1)
     publish(SEQUENCE, federation, radii=[0.1], points=2).save(tmp_path / "certificate.json")
-    with pytest.raises(ValueError, match="is about another model"):
+    with pytest.raises(ValueError, match="is about a different model"):
         wafl.audit(tmp_path / "certificate.json", Net(), federation)
 
 

@@ -305,7 +305,7 @@ def test_a_checkpoint_is_written_early_when_its_time_has_come(tmp_path: Path, mo
 
 def test_two_trainings_cannot_share_a_folder(tmp_path: Path) -> None:
     def other(_: Moment) -> None:
-        with pytest.raises(CheckpointError, match="is in use by another training: give this one another folder"):
+        with pytest.raises(CheckpointError, match="is in use by another process that trains: pass a different folder"):
             fit(checkpoint=Checkpoint(tmp_path))
 
     fit(checkpoint=Checkpoint(tmp_path), callbacks=[other])
@@ -504,7 +504,7 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
 def test_the_checkpoint_of_another_training_is_refused(half: Path, other: str) -> None:
     changes, what = OTHERS[other]
     before = contents(half)
-    with pytest.raises(CheckpointError, match=f"it belongs to another training, with other {what}"):
+    with pytest.raises(CheckpointError, match=f"it belongs to a different run, with different {what}"):
         fit(checkpoint=Checkpoint(half), **changes)
     assert contents(half) == before
 
@@ -515,7 +515,7 @@ def test_the_checkpoint_of_the_same_data_in_another_unit_is_refused(tmp_path: Pa
     one, other = (wafl.load_dataset("digits").partition(**parts, preprocess=unit) for unit in ("unit", "symmetric"))
     with pytest.raises(InterruptError):
         fit(clients=one, checkpoint=Checkpoint(tmp_path), callbacks=[stop_at(2)])
-    with pytest.raises(CheckpointError, match="it belongs to another training"):
+    with pytest.raises(CheckpointError, match="it belongs to a different run"):
         fit(clients=other, checkpoint=Checkpoint(tmp_path))
 
 
@@ -552,6 +552,6 @@ def test_a_rate_that_is_a_function_is_known_by_its_values(tmp_path: Path, kind: 
     whole = bits(fit(learning_rate=rate))
     with pytest.raises(InterruptError):
         fit(learning_rate=rate, checkpoint=Checkpoint(tmp_path), callbacks=[stop_at(2)])
-    with pytest.raises(CheckpointError, match="it belongs to another training"):
+    with pytest.raises(CheckpointError, match="it belongs to a different run"):
         fit(learning_rate=other, checkpoint=Checkpoint(tmp_path))
     assert bits(fit(learning_rate=same, checkpoint=Checkpoint(tmp_path))) == whole

@@ -363,7 +363,7 @@ def test_a_space_that_is_no_name_or_has_bounds_is_refused(options: dict[str, Any
     ("change", "message"),
     [
         (lambda x: x + 5, "Words does not take an example with integers from \\d to 1\\d: index out of range"),
-        (lambda x: x / 2, "Words takes integers, and the examples hold other numbers"),
+        (lambda x: x / 2, "Words takes integers, and the examples contain other numbers"),
         (lambda x: x + 2**25, "client 0 has integers up to .* in x: at most 16777216 are exact"),
     ],
 )

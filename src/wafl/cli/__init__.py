@@ -1,4 +1,4 @@
 """Provide the command ``wafl``: shared parts of its commands, tables, progress.
 
-Each module in ``commands/`` has related commands.
+Each module in ``commands/`` contains related commands.
 """

@@ -46,7 +46,7 @@ def attack_options() -> dict[str, dict[str, Option]]:
 
 
 def _with_flags(command: Callable[..., None], flags: Mapping[str, Any]) -> Callable[..., None]:
-    """Return the command with further flags, given by their annotations."""
+    """Return the command with more flags, given by their annotations."""
     signature = inspect.signature(command, eval_str=True)
     keyword = inspect.Parameter.KEYWORD_ONLY
     kept = [each.replace(kind=keyword) for name, each in signature.parameters.items() if name != "options"]

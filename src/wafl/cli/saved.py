@@ -49,7 +49,7 @@ def only_run(folder: Path) -> tuple[str, Run]:
         study = _study_of(folder)
         labels = [] if study is None else [method.label for method in study.experiment().methods]
         example = next((folder / label for label in labels if folder / label in folders), folders[0])
-        raise ValueError(f"{folder} is a study of several runs: give one, such as {example}")
+        raise ValueError(f"{folder} is a study with several runs: pass one of them, such as {example}")
     return next(iter(load_runs(folder).items()))
 
 
@@ -69,7 +69,7 @@ def load_seeds(folder: Path, at_most: int | None = None) -> dict[str, dict[str, 
     if not single:
         _say_what_is_unfinished(folder)
     if not methods:
-        raise FileNotFoundError(f"{folder} holds no run: there is no run.json in it or one folder below")
+        raise FileNotFoundError(f"{folder} contains no run: there is no run.json in it or one folder below")
     sound: dict[str, dict[str, Run]] = {}
     for method in methods:
         for path in (method, *_run_folders(method, "seed-*")):
@@ -94,7 +94,7 @@ def check_study(folder: Path) -> None:
 
 def _refuse_links(folder: Path) -> None:
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is not a folder: give a study, such as runs/digits, or one of its runs")
+        raise FileNotFoundError(f"{folder} is not a folder: pass a study, such as runs/digits, or one of its runs")
     from wafl.studies.folder import refuse_links
 
     refuse_links(folder)
@@ -106,13 +106,13 @@ def _run_folders(folder: Path, names: str = "*") -> list[Path]:
 
 
 def by_number(path: Path) -> list[str | float]:
-    """Return a key that sorts names by the numbers in them: gamma=2 before gamma=10."""
+    """Return a key that sorts names by their numbers: gamma=2 before gamma=10."""
     parts = re.split(r"(\d+(?:\.\d+)?(?:e[-+]?\d+)?)", path.name)  # text and numbers in turn
     return [float(part) if index % 2 else part for index, part in enumerate(parts)]
 
 
 def seen_and_unseen(runs: dict[str, Run], folder: Path, data_dir: Path | None) -> tuple[Federation, Federation | None]:
-    """Return the federation of the runs' training, and the held-out clients, if any."""
+    """Return the federation that the runs were trained on, and the held-out clients, if any."""
     from wafl.base.json_types import check_types
     from wafl.config.unseen import shifted
     from wafl.data import load_dataset
@@ -124,11 +124,11 @@ def seen_and_unseen(runs: dict[str, Run], folder: Path, data_dir: Path | None) -
     recipes = {name: run.settings.get("data") for name, run in runs.items()}
     first = next(iter(recipes.values()))
     if any(recipe != first for recipe in recipes.values()):
-        raise ValueError("these runs were trained on different data: give them one by one")
+        raise ValueError("these runs were trained on different data: pass them one by one")
     if first is None:
         plan = _plan_of(folder)
         if plan is None or plan.federation is None:
-            raise ValueError("these runs do not say how to make their data again: use wafl from Python with yours")
+            raise ValueError("these runs do not record how to load their data: use wafl from Python with your data")
         return plan.federation, plan.unseen
     check_types(first, {"dataset": str, "partition": dict[str, Any], "held_out?": list[tuple[float, int, str]]}, "data")
     options = dict(first["partition"])

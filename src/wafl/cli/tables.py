@@ -87,8 +87,8 @@ def _caption(results: Mapping[str, Any], shares: Sequence[str], some_diverged: b
         )
     if any("generalization" in row for row in results["methods"].values()):
         shifted = f" Their data are shifted: {results['shift']}." if "shift" in results else ""
-        lines.append(f"Unseen: clients that never train.{shifted}")
-    return "\n".join([*lines, "Worst: the worst client that trains, on clean data."])
+        lines.append(f"Unseen: clients that took no part in training.{shifted}")
+    return "\n".join([*lines, "Worst: the worst client that took part in training, on clean data."])
 
 
 def tuned_settings(tuning: Tuning) -> Table:
@@ -106,7 +106,7 @@ def tuned_settings(tuning: Tuning) -> Table:
 
 
 def _cell(value: dict[str, Any], best: float, accuracy: bool) -> str:
-    """Format a mean and its deviation: percents with one digit after the point, losses with three digits."""
+    """Format a mean and its deviation: percentages with one decimal place, losses with three digits."""
     digits = ".1f" if accuracy else ".3g"
     spread = f"±{value['std']:{'.1f' if accuracy else '.2g'}}" if len(value["seeds"]) > 1 else ""
     text = f"{value['mean']:{digits}}{spread}"
@@ -118,7 +118,7 @@ def verification(file: Path, result: Checked) -> Table:
     """Return a table with one row per line of a certificate: recomputed, noted, attested or wrong."""
     signed = "signed by the owner of the key" if result.signed else "no signature was checked"
     caption = (
-        f"Recomputed: {result.share:.1%} of the clients' weight. Attested: on the word of the file's issuer. Noted: an "
+        f"Recomputed: {result.share:.1%} of the clients' weight. Attested: claimed by the file's issuer. Noted: an "
         "assumption that no computation checks, or something to know."
     )
     table = plain_table("", "found", "", title=escape(visible(f"{file}: {signed}")), caption=caption)
@@ -162,7 +162,7 @@ def studies(folders: Sequence[StudyFolder]) -> Table:
             started, results = str(folder.read_about().get("started", "")), folder.read_results()
             methods, best = _headline(results)
             methods = methods if status == "finished" else _reached(folder, results, status)
-        except Exception as error:  # whatever is in one folder, the others are listed
+        except Exception as error:  # whatever one folder contains, the others are listed
             table.add_row(name, "[red]damaged[/]", "", "", f"[red]{escape(str(error))}[/]")
         else:
             table.add_row(name, f"[{colors[status]}]{status}[/]", escape(started), methods, escape(best))
@@ -231,7 +231,7 @@ def nodes(status: Mapping[str, Any]) -> Group:
             *(decimal(int(node[size])) for size in ("bytes_sent", "bytes_received")),
         )
     failures = [
-        f"{node['name'] or node['id']} has failed, at last: {node['last_failure']}"
+        f"{node['name'] or node['id']} has failed, most recently: {node['last_failure']}"
         for node in status["nodes"]
         if node["last_failure"]
     ]

@@ -106,7 +106,7 @@ def one_line_errors() -> Generator[None, None, None]:
         say(f"Error: {error}", typer.colors.RED)
         raise typer.Exit(2) from error
     except MemoryError as error:
-        say("Error: this needs more memory than there is: are the files what they should be?", typer.colors.RED)
+        say("Error: this needs more memory than is available: check the files", typer.colors.RED)
         raise typer.Exit(2) from error
 
 

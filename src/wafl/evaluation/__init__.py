@@ -1,4 +1,4 @@
-"""Evaluate models on their clients' test data: one run, or many runs and attacks in one pass.
+"""Evaluate models on the clients' test data: one run, or many runs and attacks in one pass.
 
 ``evaluate.py`` and ``compare.py`` are public; ``score.py`` contains their results.
 """

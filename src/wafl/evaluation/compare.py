@@ -62,10 +62,11 @@ class Comparison:
         return rows if all else varying(rows, keep=("run", "accuracy", "loss"))
 
     def plot(self, path: str | os.PathLike[str] | None = None, *, against: str | None = None) -> Any:
-        """Plot the accuracy in percent (for a regression, the loss); save the figure if given a path.
+        """Plot the accuracy in percent (for regression, the loss).
 
         Lines are means over seeds, with standard deviations. The horizontal axis is the share of attacked clients, with
-        one line per run. With ``against``, it is a swept number such as ``"gamma"``, with one line per test.
+        one line per run. With ``against``, it is a swept number such as ``"gamma"``, with one line per test. If
+        ``path`` is given, the figure is saved there.
         """
         from wafl.report.plotting import measure_against_attacked, measure_against_parameter
 
@@ -89,7 +90,10 @@ class Comparison:
         """Return, by method, one line per test, with the values of all seeds by the parameter."""
         known = sorted({key for row in self.rows for key in row.point})
         if not all(isinstance(row.point.get(name), int | float) for row in self.rows):
-            raise ValueError(f"against={name!r} is no number that runs were swept over: they have {known or 'none'}")
+            raise ValueError(
+                f"against={name!r} is not a number that the runs were swept over; "
+                f"they were swept over {', '.join(known) or 'nothing'}"
+            )
         values: dict[str, dict[str, dict[float, list[float]]]] = {}
         several = len(self._attacks()) > 1
         for row in self.rows:
@@ -189,17 +193,17 @@ def compare(
 ) -> Comparison:
     """Evaluate every run under every attack, for every share of attacked clients.
 
-    Attacks that move each example separately move it once, whatever the number of shares. Each row equals what
-    :func:`wafl.evaluate` returns.
+    An attack that moves each example separately moves it only once, whatever the number of shares. Each row equals the
+    result of :func:`wafl.evaluate`.
 
     See Also:
         :func:`wafl.evaluate`, :func:`wafl.sweep`
 
     Args:
-        runs: trained models by name, or several seeds of one model by name; a sequence is named by methods, and by the
-            varied values of a sweep.
+        runs: trained models by name, or several seeds of one model by name. Runs in a sequence are named by their
+            methods and by the varied values of a sweep.
         clients: the clients with the test examples.
-        attacks: attacks or shifts, or None for clean data; one or several, also your own functions.
+        attacks: one or several attacks, shifts or functions of your own; None means clean data.
         attacked: shares of the clients to attack, each in [0, 1].
         unseen: clients that took no part in training, as in :func:`wafl.evaluate`.
         seed: the seed of the attacked clients and of random attacks.
@@ -238,12 +242,12 @@ def _line(points: Mapping[float, Sequence[float]]) -> "Line":
 
 
 def _named(runs: Mapping[str, Run | Sequence[Run]] | Sequence[Run]) -> list[tuple[str, Run]]:
-    """Return every run with its name, in order; the seeds of a sweep are runs of one name."""
+    """Return every run with its name, in order; the seeds of a sweep are runs with the same name."""
     given = runs.items() if isinstance(runs, Mapping) else [("", run) for run in runs]
     named = [(name, run) for name, one in given for run in (one if isinstance(one, Sequence) else [one])]
     for _, run in named:
         if not isinstance(run, Run):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"runs holds {what_is(run)}: compare runs, which wafl.fit and wafl.sweep return")
+            raise TypeError(f"runs contains {what_is(run)}: pass runs, which wafl.fit and wafl.sweep return")
     if isinstance(runs, Mapping):
         return named
     unique = len({(run.name, run.point.get("seed")) for run in runs}) == len(runs)

@@ -1,4 +1,4 @@
-"""Evaluate a model on its clients' test data: clean, attacked, shifted; per client and pooled."""
+"""Evaluate a model on the clients' test data, clean, attacked or shifted, per client and pooled."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -37,7 +37,7 @@ def evaluate(
     """Return a model's score on every client's held-out examples, with a share of the clients under attack.
 
     Most attacks, and the shifts of :mod:`wafl.shifts`, move each example separately. :class:`wafl.WassersteinShift`
-    moves all attacked clients' examples as one distribution. A label shift moves no examples, but changes their
+    moves all attacked clients' examples as one distribution. A label shift does not move examples, but changes their
     weights. Moved examples stay within the bounds that the clients declare, unless the attack has other ``bounds``.
 
     See Also:
@@ -46,10 +46,9 @@ def evaluate(
     Args:
         model: a trained run, or any module.
         clients: the clients with the test examples.
-        attack: an attack or a shift, or your own: a function of a model, examples and labels that returns the moved
-            examples.
-        attacked: the share of the clients to attack; the clients of a smaller share are among the clients of a larger
-            one.
+        attack: an attack, a shift, or a function of your own, which takes a model, examples and labels and returns the
+            moved examples.
+        attacked: the share of the clients to attack. The clients in a smaller share are also in every larger share.
         unseen: clients that took no part in training (:meth:`wafl.Federation.hold_out`). With them, the score contains
             two more scores: ``train``, on the clients' training examples, and ``unseen``, on all examples of the unseen
             clients, both with the same share of clients under the same attack.
@@ -114,7 +113,7 @@ def _scores(
         drawn = [[]] if attack is None else [draw_attacked(present, share, seed) for share in attacked]
         moved = clean
         most = max(drawn, key=len, default=[])
-        if attack is not None and attack.pointwise and most:  # the clients of a smaller share are among these
+        if attack is not None and attack.pointwise and most:  # these include the clients of every smaller share
             rows = rows_of(clients, most)
             moved = clean.index_copy(1, rows, measured(attack, rows))
         for victims in drawn:
@@ -215,7 +214,7 @@ def check_attack(attack: object, clients: Federation) -> Attack | None:
     if attack is None:
         return None
     if isinstance(attack, type):
-        raise ValueError(f"{attack.__name__} is a class: make one of it, such as {attack.__name__}(epsilon=0.1)")
+        raise ValueError(f"{attack.__name__} is a class: pass an instance, such as {attack.__name__}(epsilon=0.1)")
     if callable(attack) and not isinstance(attack, Attack):
         attack = OwnAttack(attack)
     if not isinstance(attack, Attack):

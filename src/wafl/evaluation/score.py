@@ -31,7 +31,10 @@ def worst_count(share: float, num_clients: int) -> int:
 
 @dataclass(frozen=True)
 class ClientScore:
-    """One client's test result; ``accuracy`` is None for a regression, ``weight`` is its share of all test examples."""
+    """One client's test result.
+
+    ``accuracy`` is None for regression, and ``weight`` is the share of all test examples.
+    """
 
     name: str
     accuracy: float | None
@@ -79,7 +82,7 @@ class Score:
 
     @property
     def accuracy(self) -> float | None:
-        """The pooled accuracy, or None for a regression."""
+        """The pooled accuracy, or None for regression."""
         return self._pooled(self._accuracies) if self._accuracies is not None else None
 
     @property
@@ -89,22 +92,22 @@ class Score:
 
     @property
     def value(self) -> float:
-        """The pooled accuracy (for a regression, the loss)."""
+        """The pooled accuracy (for regression, the loss)."""
         return self.loss if self.accuracy is None else self.accuracy
 
     @property
     def out_of_sample_gap(self) -> float | None:
-        """The loss of accuracy (or increase of loss) of training clients from training to test examples."""
+        """The drop in accuracy (or rise in loss) from training to test examples, both of the clients that trained."""
         return None if self.train is None else self._behind(self.train)
 
     @property
     def participation_gap(self) -> float | None:
-        """The loss of accuracy (or increase of loss) from training clients' test examples to unseen clients."""
+        """The drop in accuracy (or rise in loss) from training clients' test examples to unseen clients."""
         return None if self.unseen is None else self.unseen._behind(self)
 
     @property
     def client_accuracy(self) -> float | None:
-        """The mean accuracy over clients with equal weights, or None for a regression."""
+        """The mean accuracy over clients with equal weights, or None for regression."""
         return float(self._accuracies.mean()) if self._accuracies is not None else None
 
     @property
@@ -114,23 +117,23 @@ class Score:
 
     @property
     def std(self) -> float:
-        """The standard deviation of the accuracy across clients (for a regression, of the loss)."""
+        """The standard deviation of the accuracy across clients (for regression, of the loss)."""
         return float(self._values.std(correction=0))
 
     @property
     def worst_client(self) -> ClientScore:
-        """The client with the lowest accuracy (for a regression, the highest loss)."""
+        """The client with the lowest accuracy (for regression, the highest loss)."""
         return min(self.per_client, key=lambda client: -client.loss if client.accuracy is None else client.accuracy)
 
     def worst(self, share: float) -> float:
-        """Return the mean accuracy (for a regression, loss) of the worst ``share`` of the clients, at least one."""
+        """Return the mean accuracy (for regression, loss) of the worst ``share`` of the clients, at least one."""
         Range(0.0, 1.0, low_open=True).check("share", share)
         worst_first = self._values.sort(descending=self._accuracies is None).values
         return float(worst_first[: worst_count(share, len(self.per_client))].mean())
 
     @property
     def worst_tenth(self) -> float:
-        """The mean accuracy (for a regression, loss) of the worst tenth of the clients, at least one client."""
+        """The mean accuracy (for regression, loss) of the worst tenth of the clients, at least one client."""
         return self.worst(0.1)
 
     @cached_property
@@ -144,11 +147,11 @@ class Score:
         return self._part(lambda client: not client.attacked)
 
     def interval(self, level: float = 0.95, draws: int = 1000) -> tuple[float, float]:
-        """Return a percentile bootstrap interval of the pooled accuracy (for a regression, loss).
+        """Return a percentile bootstrap interval of the pooled accuracy (for regression, loss).
 
-        It contains the fraction ``level`` of the values from ``draws`` draws of the clients, with replacement, by a key
-        of the score's seed. It estimates how much the value would change with other clients of the same kind; with
-        fewer than about 10 clients it is too narrow.
+        The clients are drawn with replacement ``draws`` times, with a key from the score's seed, and the interval
+        contains the fraction ``level`` of the values. It estimates how much the value would change with other clients
+        from the same population. With fewer than about 10 clients it is too narrow.
         """
         Range(0.0, 1.0, low_open=True, high_open=True).check("level", level)
         values, count = self._values, len(self._values)
@@ -182,7 +185,7 @@ class Score:
         }
 
     def _generalization(self) -> dict[str, Any]:
-        """Return the other two scores of a test with unseen clients, and the gaps between the three."""
+        """Return the training score, the unseen score, and the gaps between them and the test score."""
         if self.train is None or self.unseen is None:
             return {}
         numbers: dict[str, Any] = {}
@@ -200,9 +203,9 @@ class Score:
         return to_frame(lambda: rows if all else varying(rows, keep=("name", "accuracy", "loss")))
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
-        """Plot every client's accuracy in percent (for a regression, its loss), the worst first.
+        """Plot every client's accuracy in percent (for regression, its loss), the worst first.
 
-        Clients that took no part in training come last. The figure is saved if given a path.
+        Clients that took no part in training come last. If ``path`` is given, the figure is saved there.
         """
         from wafl.report.plotting import measure_by_client
 
@@ -252,7 +255,7 @@ class Score:
 
     @property
     def _values(self) -> Tensor:
-        """Each client's accuracy (for a regression, its loss)."""
+        """Each client's accuracy (for regression, its loss)."""
         return self._losses if self._accuracies is None else self._accuracies
 
     @cached_property
@@ -272,7 +275,7 @@ class Score:
 
 
 def percent_or_loss(score: Score | ClientScore) -> float:
-    """Return the accuracy in percent (for a regression, the loss), as in tables and figures."""
+    """Return the accuracy in percent (for regression, the loss), as in tables and figures."""
     return score.loss if score.accuracy is None else 100.0 * score.accuracy
 
 
@@ -342,7 +345,7 @@ Shares = Mapping[float, Sequence[Score]]
 
 
 def score_tables(tested: Mapping[str, Mapping[str, Shares]]) -> Any:
-    """Return one table per attack, one row per run and share: accuracies in percent (losses for a regression)."""
+    """Return one table per attack, one row per run and share: accuracies in percent (losses for regression)."""
     from rich.console import Group
 
     every = [scores for runs in tested.values() for shares in runs.values() for scores in shares.values()]
@@ -352,8 +355,9 @@ def score_tables(tested: Mapping[str, Mapping[str, Shares]]) -> Any:
     over = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     return Group(
         *tables,
-        f"{what}, {over}: over all test examples (interval by bootstrap over clients), the clients' mean and their "
-        "standard deviation, the worst client, and the mean of the worst tenth of the clients.",
+        f"{what}, {over}. pooled: over all test examples; 95% interval: of pooled, by bootstrap over clients; clients: "
+        "mean over clients ± standard deviation across clients; worst: the worst client; worst 10%: mean over the "
+        "worst tenth of the clients; loss: over all test examples.",
     )
 
 

@@ -36,8 +36,9 @@ def generalization_table(
         del gaps["out_of_sample_gap"]
     headers = (*(["attacked"] if shares else []), *SPLITS, "95%\ninterval", "worst\n10%", *gaps.values())
     caption = (
-        "train and test: data of the clients that train; unseen: clients that never do, with a 95% interval (bootstrap "
-        "over clients) and the worst tenth of them. The gaps are positive where the model does worse."
+        "train and test: data of the clients that trained. unseen: clients that took no part in training, with a 95% "
+        "interval (bootstrap over clients) and the mean of their worst tenth. A gap is positive where the model does "
+        "worse."
     )
     table = dense_table("method", headers, title=title, caption=caption)
     show = Shown(accuracy, percent=True)
@@ -79,7 +80,10 @@ class Name:
 
 @dataclass(frozen=True)
 class Shown:
-    """The format of numbers: losses with three digits, accuracies in percent (``percent``: they are already)."""
+    """The format of numbers: losses with three digits, accuracies in percent.
+
+    ``percent`` means that they are already.
+    """
 
     accuracy: bool
     percent: bool = False

@@ -17,7 +17,7 @@ STEPS = 2
 """Gradients after the first, from each of two starts."""
 SCALES = (0.8, 1.25)
 FARTHER = (1.0, 10.0, 1000.0)
-"""How many times the radius a little mass moves if the cost is the distance itself."""
+"""The distance that a little mass moves, in radii, if the cost is the distance itself."""
 
 
 def candidates(
@@ -37,7 +37,7 @@ def candidates(
 
 @dataclass(frozen=True)
 class Unproven:
-    """A model without a proof, of which only the outputs and the loss are known."""
+    """A model without a proof, for which only the outputs and the loss are known."""
 
     module: nn.Module
     loss: OutputLoss
@@ -56,16 +56,16 @@ class Unproven:
             with torch.no_grad():
                 outputs = [self.plain(point) for point in points]
                 values = torch.stack([ball.quantity.values(self.loss, each, y) for each in outputs])
-        except Exception as error:  # the module's code may raise anything
+        except Exception as error:  # the module's code may raise any error
             raise ValueError(
-                f"the model and its loss cannot be computed on these data ({error}): give its data and its loss"
+                f"the model and its loss cannot be computed on these data ({error}): pass its data and its loss"
             ) from error
         missing = outputs[0].isnan().flatten(1).any(1) | values[0].isnan()
         return values[1:].fmax(torch.where(missing, torch.inf, values[0]))
 
 
 def moved(model: Known | Unproven, norm: float, x: Tensor, y: Tensor, radii: Sequence[float]) -> list[Tensor]:
-    """Return the examples moved by each radius along the gradient of their loss; unmoved if there is none."""
+    """Return the examples moved by each radius along the gradient of their loss; if there is no gradient, unmoved."""
     with torch.enable_grad():
         flat = x.flatten(1).clone().requires_grad_()
         y = y.to(x) if y.is_floating_point() else y
@@ -96,7 +96,7 @@ def reached(values: Tensor, costs: Tensor, share: Tensor, budget: float) -> floa
 
 
 def error_candidates(target: Target) -> list[Candidate]:
-    """Return candidates toward the nearest other class, about as far away as it is."""
+    """Return candidates toward the nearest other class, at about its distance."""
     y, flat, norm = target.y, target.start.detach(), target.ball.norm
     margins, slopes = _margins(target)
     lengths = (-margins / slopes).scatter(1, y[:, None], torch.inf).clamp_min(0.0)

@@ -1,7 +1,7 @@
 """Audit a prospective site: how far its data are from a federation's, label by label, and the certified loss there.
 
-Labels do not move, and a site has label shares ``pi_k``. So each label has a separate ball: if the site's
-examples of label k are within ``rho_k`` (W_2) of the federation's, their expected loss is at most
+Labels do not move, and a site has label shares ``pi_k``. So each label has a separate ball: if the site's examples of
+label k are within ``rho_k`` (W_2) of the federation's, their expected loss is at most
 ``c_k(rho_k) = min over gamma of gamma rho_k^2 + E[phi_gamma | k]``, and the site's is at most
 ``sum_k pi_k c_k(rho_k)``. The published points of the federation (:mod:`wafl.promises.published_labels`) bound
 ``rho_k`` by the triangle inequality: the site's distance to the published points, plus the spread of the federation's
@@ -42,11 +42,11 @@ class LabelAudit:
     """One label of a site: its share and number of examples, its distance, and the certified and measured loss.
 
     ``resample`` bounds the distance of the same number of new examples of the federation itself, with probability ``1 -
-    0.05 / labels`` (Bonferroni): sampling alone makes distances large in many dimensions. ``inside`` is whether the
-    site is no farther, so a site like the federation has a label outside with probability 0.05 at most, for any number
-    of labels. ``power`` is how often a shift of the audit's size would have been noticed. None: there are too few
-    examples of the label to tell. If the site has more examples than any resample, ``compared`` is the distance of the
-    resample's number of them.
+    0.05 / labels`` (Bonferroni): sampling alone makes distances large in many dimensions. ``inside`` is True if the
+    site is no farther away, so a site like the federation has a label outside with probability at most 0.05, for any
+    number of labels. ``power`` is the probability that a shift of the audit's size would have been noticed. None means
+    that the label has too few examples to tell. If the site has more examples than any resample, ``compared`` is the
+    distance of an equal number of its examples.
     """
 
     label: int
@@ -61,7 +61,7 @@ class LabelAudit:
 
     @property
     def inside(self) -> bool | None:
-        """Whether the site is no farther than a resample; None with too few examples to tell."""
+        """Whether the site is no farther away than a resample; None if there are too few examples to tell."""
         return None if self.resample is None else self.compared <= self.resample
 
 
@@ -128,10 +128,12 @@ def audit(
     path = Path(file)
     parts = read_file(path)[0].parts
     if parts.labels is None:
-        raise ValueError(f"{path} does not say where its labels' examples are: ask for one made with --points 16")
+        raise ValueError(f"{path} does not describe its labels' examples: ask for a certificate made with --points 16")
     module, known_loss = module_and_loss(model, loss)
     if digest_of(module, parts.format) != parts.claim.model:
-        raise ValueError(f"{path} is about another model, or comes from another version of torch: give its own")
+        raise ValueError(
+            f"{path} is about a different model, or comes from a different version of torch: pass the certified model"
+        )
     proof, inputs = known(module, known_loss), math.prod(data.input_shape)
     if proof is None:
         raise PreconditionError("no proof is known for this model and loss, so nothing can be certified with it")
@@ -168,7 +170,7 @@ def audit(
 
 
 def _limit(resamples: Mapping[int, float], size: int) -> tuple[int, float] | None:
-    """Return the number of the site's examples to compare, and the resample's distance; None for too few.
+    """Return how many of the site's examples to compare, and the resample's distance; None if there are too few.
 
     Between two published sizes n, the square is interpolated in ``1 / sqrt(n)``, as means of n examples vary.
     """

@@ -66,7 +66,7 @@ def upper_mean(
         stakes.append((math.log(share) + won - 16.0 * UNIT * lost, reach))
 
     def refuted(mean: float) -> bool:
-        """Return whether the capital is surely at least ``1 / delta``, after subtracting possible rounding errors."""
+        """Return whether the capital, less possible rounding errors, is at least ``1 / delta``."""
         capital = 0.0
         for won, reach in stakes:
             if mean >= reach:

@@ -61,8 +61,8 @@ def ball_of(claim: Claim) -> Ball:
 class Checker:
     """A check of each line of a certificate, against data and a model.
 
-    ``model`` is None if it has no proof, and ``unproven`` can then still refute the claim. ``other`` means that the
-    certificate is about another model.
+    ``model`` is None if there is no proof for it; then ``unproven`` can still refute the claim. ``other`` means that
+    the certificate is about a different model.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Checker:
         self.most, self._reached, self._data_reach = cache(self._most), cache(self._attack), cache(self._measured)
 
     def client(self, index: int) -> Line:
-        """Check one client's numbers: its examples, and that the published numbers are at least the proven ones."""
+        """Check one client's numbers: its examples, and whether the published numbers are at least the proven ones."""
         client, name = self._claim.clients[index], self._claim.clients[index].name
         if self._examples is None or name not in self._positions:
             return Line(name, "attested", "not checked: give its data")
@@ -122,7 +122,7 @@ class Checker:
                 yield "payment", float(paid(values, witness.draws.bets[index], part).mean()), pays[index]
 
     def row(self, row: Row, clients: Mapping[str, Line]) -> Line:
-        """Check one row's promise: that it follows from the witnesses, and that no attack refutes it."""
+        """Check one row's promise: whether it follows from the witnesses, and whether an attack refutes it."""
         name = f"radius {plain(row.radius)}" + ("" if row.about == "mixture" else f", {row.name}")
         bound, printed = self.bound(row), rounded_up(row.value, 6)
         if row.confidence is not None:
@@ -136,7 +136,7 @@ class Checker:
             return Line(name, "wrong", f"an attack reaches {attacked:.6g}, more than {row.value:.6g}")
         if (happened := self._data_reach().get(row.radius, -math.inf)) > row.value + ROUNDING * abs(row.value):
             return Line(name, "wrong", f"the data reach {happened:.6g}, more than {row.value:.6g}")
-        # Clients without a weight count too: the statement in words names their number.
+        # Clients without a weight count too, because the statement in words contains their number.
         open_ = [each for each, line in clients.items() if line.status != "recomputed"]
         if wrong := [each for each in open_ if clients[each].status == "wrong"]:
             return Line(name, "wrong", f"the numbers of {wrong[0]} are wrong")
@@ -168,7 +168,7 @@ class Checker:
         yield Line("issued", "noted", self._parts.issued)
 
     def _weights(self) -> Iterator[Line]:
-        """Note weights of a mixture that are not the shares of its examples."""
+        """Note weights of a mixture that differ from its shares of the examples."""
         clients, total = self._claim.clients, sum(client.examples for client in self._claim.clients)
         far = max(clients, key=lambda each: abs(each.weight - each.examples / total))
         if self._claim.part != "all" and abs(far.weight - far.examples / total) > 1e-6:
@@ -265,8 +265,8 @@ class Checker:
     def _measured(self) -> dict[float, float]:
         """Return the losses that a model without a proof reaches on the data, by radius.
 
-        It is empty if they refute nothing. A sample refutes no statement about its distribution, and some of the
-        clients refute only if the losses of others cannot be negative.
+        The result is empty if the losses refute nothing. A sample cannot refute a statement about its distribution.
+        Some of the clients can refute only if the losses of the others cannot be negative.
         """
         examples, unproven, claim = self._examples, self._unproven, self._claim
         if examples is None or unproven is None or claim.confidence is not None:
@@ -279,7 +279,7 @@ class Checker:
         for client in present:
             parts = chunks(examples, self._positions[client.name], 256)
             worst = torch.cat([unproven.worst(self.ball, x, y, claim.radii) for x, y in parts], dim=1)
-            if client.weight > 0.0:  # its examples may reach infinity, and 0 times that is not a number
+            if client.weight > 0.0:  # its examples may reach infinity, and 0 times infinity is not a number
                 total += client.weight * worst.mean(1)
         return dict(zip(claim.radii, total.tolist(), strict=True))
 

@@ -1,7 +1,7 @@
-"""Define the knowledge of the checker: models and how steep they are, certified quantities, and the ball.
+"""Define what the checker knows: models and how steep they are, certified quantities, and the ball.
 
 A model is traced into a graph of plain layers in float64 (:mod:`wafl.tasks.structure.trace`). A layer that rescales
-its weights becomes the plain layer of the rescaled weights in float64. Two things are known of a model. The
+its weights becomes the plain layer of the rescaled weights in float64. The checker knows two things about a model. The
 **outputs**, with a bound on the rounding of float64: a sum of n products is off by at most ``n u`` times the sum of
 their sizes (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1; ``u = 2^-53``), so if layer k sums
 ``n_k`` numbers, its output is off by at most ``u sum_k (n_k + 4)`` times its *size*, the result of the same layers
@@ -54,7 +54,7 @@ class Known:
 
     @property
     def classifies(self) -> bool:
-        """Whether the loss is one of classes."""
+        """Whether the loss is for classes."""
         return isinstance(self.loss, CrossEntropy | MarginLoss)
 
     @property
@@ -69,7 +69,10 @@ class Known:
 
     @property
     def at_once(self) -> int:
-        """The number of examples per batch: few images, as new memory would take half as long as convolving."""
+        """The number of examples per batch.
+
+        It is small for images, because allocating memory would take half as long as convolving.
+        """
         return 16 if any(isinstance(layer.module, nn.Conv2d) for layer in self.layers) else 2048
 
     def _values(self, x: Tensor, function: Callable[[Layer], Callable[..., Tensor]]) -> Tensor:
@@ -120,7 +123,7 @@ class Known:
     def widest(self, norm: float, inputs: int) -> float:
         """Return how far the outputs move at most, in l2, if the input moves by 1 in this norm."""
         rows = self.last
-        each = float(power_norm(rows, dual(norm), 2).sum().sqrt())  # of each output alone
+        each = float(power_norm(rows, dual(norm), 2).sum().sqrt())  # for each output alone
         whole = self.layers[-1].slope * _stretch(norm, inputs)
         if not self.linear:
             return whole * self.before() * WIDER
@@ -208,7 +211,7 @@ class Quantity(ABC):
     largest: ClassVar[float]
     """The largest possible value of an example; infinite if that depends on the bounds of the data."""
     needs_classes: ClassVar[bool]
-    """Whether only classifiers have it."""
+    """Whether it exists only for classifiers."""
     has_points: ClassVar[bool]
     """Whether the points that an issuer may publish about each label describe it."""
 

@@ -18,7 +18,7 @@ from wafl.tasks.structure.sequence import is_patched
 
 UNIT = 2.0**-53
 WIDER = 1.0 + 2.0**-30
-"""Norms are made larger by this factor: the singular values of a matrix are off by far less."""
+"""Norms are increased by this factor; the singular values of a matrix are off by far less."""
 LEAST, MOST = 1e-100, 1e100
 """The range of nonzero weights: the squares of others underflow or overflow, and with them the slope of a network."""
 STEPS = 50
@@ -27,7 +27,7 @@ MANY = 2**20
 """The maximum number of averaged pixels, which bounds the rounding error of a mean."""
 RESCALED = (LipschitzLinear, LipschitzConv2d, NormalizedLinear)
 KEEPING = (nn.Identity, nn.Flatten, nn.Unflatten, nn.PixelUnshuffle)
-"""Layers that put the same numbers into another order."""
+"""Layers that change only the order of their numbers."""
 SLOPES: dict[type[nn.Module], float] = {nn.ReLU: 1.0, nn.Tanh: 1.0, nn.Sigmoid: 0.25, nn.SiLU: 1.1, nn.GELU: 1.13}
 """The slopes of activations; for all but the sigmoid, ``|a(z)|`` is at most this times ``|z|``, too."""
 
@@ -61,7 +61,7 @@ def _factor(layer: nn.BatchNorm1d | nn.BatchNorm2d) -> Tensor:
 def _is_plain(module: nn.Module) -> bool:
     """Return whether a layer computes what its kind computes; the tracer has looked for hooks and replaced methods.
 
-    Weights that are neither parameters nor buffers are in no digest, and few known layers have buffers.
+    No digest contains weights that are neither parameters nor buffers, and few known layers have buffers.
     """
     buffers = vars(module).get("_buffers")
     return not is_patched(type(module)) and (not buffers or type(module) in (*NORMALIZING, Times, Plus))

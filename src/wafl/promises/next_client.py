@@ -2,8 +2,8 @@
 
 No code is shared with the search (:mod:`wafl.receipts.conclusion`), whose results are checked by their definitions. A
 bound on the next client's number is the c_k with a rank among K: exactly ``rank`` of the c_k are at most the bound, and
-fewer are below it. A threshold of prediction sets is the first of the grid that is high enough: it is, and the one
-before it is not. All comparisons are exact, in fractions.
+fewer are below it. A threshold of prediction sets is the first in the grid that is high enough: the threshold is high
+enough, and the previous one is not. All comparisons are exact, in fractions.
 """
 
 import math
@@ -71,7 +71,7 @@ def _unsigned(request: Request) -> Line:
 
 
 def _of_population(merged: Merged) -> str | None:
-    """Return why the sites of a file are not those that were invited, each once; None if they are."""
+    """Explain why the sites of a file are not the invited sites, each once; return None if they are."""
     listed = [*merged.replies, *merged.small, *merged.missing]
     if len(set(listed)) < len(listed):
         return f"{next(name for name in listed if listed.count(name) > 1)!a} is listed twice"
@@ -96,7 +96,7 @@ def _site(merged: Merged, name: str, receipt: Receipt | None) -> Line:
 
 
 def _statements(merged: Merged, whole: bool) -> list[Line]:
-    """Return a line for each statement that the questions ask for, in their order."""
+    """Return a line for each statement that the questions request, in their order."""
     asked = merged.request.questions
     wanted = [
         (kind, radius, own)
@@ -112,7 +112,7 @@ def _statements(merged: Merged, whole: bool) -> list[Line]:
         name = f"radius {each.radius:g}: {each.kind}{', distribution' if each.own_sampling else ''}"
         try:
             why = _refuted(each, merged)
-        except ValueError:  # a radius that is not asked for
+        except ValueError:  # a radius that the questions do not request
             why = "it answers no question"
         status = "recomputed" if whole else "attested"
         lines.append(Line(name, status, sentence(each, merged)) if why is None else Line(name, "wrong", why))
@@ -120,7 +120,7 @@ def _statements(merged: Merged, whole: bool) -> list[Line]:
 
 
 def _refuted(stated: Stated, merged: Merged) -> str | None:
-    """Return why a statement does not follow from the replies, or None if it does."""
+    """Explain why a statement does not follow from the replies, or return None if it does."""
     asked, count = merged.request.questions, merged.count
     index, own, of_example = asked.radii.index(stated.radius), stated.own_sampling, False
     if stated.kind == "sets" and asked.about == "example":
@@ -234,7 +234,7 @@ def sentence(stated: Stated, merged: Merged) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share in percent, rounded down to two digits after the point.
+    """Return a share in percent, rounded down to two decimal places.
 
     >>> percent(0.95), percent(0.833333)
     ('95%', '83.33%')

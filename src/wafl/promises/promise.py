@@ -105,13 +105,13 @@ def _of_population(claim: Mapping[str, Any]) -> dict[str, str]:
 
 
 def missing_line(missing: Sequence[str]) -> str:
-    """Return a sentence about the clients without a number."""
+    """Return a sentence about the clients that reported no number."""
     clients = "1 more client was" if len(missing) == 1 else f"{len(missing)} more clients were"
     return f"{clients} drawn and gave no finite answer, which counts as infinity: {some(missing, 8)}"
 
 
 def plain(value: float) -> str:
-    """Return all digits of a number, so that the text states exactly the claimed number.
+    """Return all digits of a number, so that the text states exactly the number in the claim.
 
     >>> plain(0.30000000000000004), plain(2.0)
     ('0.30000000000000004', '2')
@@ -140,7 +140,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Row:
-    """A bound: within ``radius`` the expected loss, or the error rate, is at most ``value``.
+    """A bound: within ``radius``, the expected loss or the error rate is at most ``value``.
 
     It is about the mixture of the clients or, for all clients of a population, about their mean, each of a ``share`` of
     them, or the ``next`` one.
@@ -163,7 +163,8 @@ class Row:
 class Claim:
     """The certified bounds of a model on some examples.
 
-    ``own_sampling``: they are about the distributions of the clients' examples, and not these examples.
+    With ``own_sampling``, the bounds are about the distributions of the clients' examples, and not about these
+    examples.
     """
 
     metric: Metric
@@ -219,7 +220,7 @@ class Witness:
 
 @dataclass(frozen=True)
 class Resample:
-    """The largest distance of some draws of this many of a label's examples."""
+    """The largest distance of draws of this number of a label's examples."""
 
     examples: int
     distance: float

@@ -25,8 +25,8 @@ from wafl.weights.transport.costs import network_simplex
 SIZES = (4, 16, 64, 256, 1024)
 """The numbers of examples of the resamples whose distance is published."""
 RESAMPLES = 20
-"""The number of draws per label, less 1 in all: one more is the farthest with probability 1/20 over the number of
-labels."""
+"""The number of draws per label, minus 1 in all. One more draw is the farthest with probability 1/20 divided by the
+number of labels."""
 GAMMAS = 16
 """The number of gammas at which the surrogate of each label is published."""
 FARTHEST = 20.0
@@ -34,7 +34,8 @@ FARTHEST = 20.0
 CHUNK = 4096
 SEED = 0
 AGREE = 1e-9
-"""The allowed difference of numbers from another machine, relative to their size or the size of the examples."""
+"""The allowed difference between numbers from different machines, relative to their size or the size of the
+examples."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def gammas_for(slope: float, radii: Sequence[float]) -> tuple[float, ...]:
 def publish_labels(
     model: Known, ball: Ball, examples: Examples, weights: Sequence[float], radii: Sequence[float], points: int
 ) -> Labels:
-    """Return the published facts of all labels, with room for the rounding of other machines."""
+    """Return the published facts of all labels, with a margin for rounding on other machines."""
     gammas = gammas_for(steepest_slope(model, ball, math.prod(examples.shape)), radii)
     cells = cells_of(examples, weights)
     chosen = {label: centers(halves(cell)[0], points) for label, (cell, _, _) in cells.items()}
@@ -179,7 +180,7 @@ def differences(labels: Labels, model: Known, ball: Ball, examples: Examples, we
         return "its labels, or the number of their inputs, differ from the data"
     now = {each.label: each for each in described(model, ball, examples, weights, labels.gammas, points).labels}
     for then in labels.labels:
-        # The size of the examples, not of the points: a far point without examples would excuse any number.
+        # The size of the examples, not of the points: a far point without examples would allow any number.
         here, scale = now[then.label], float(cells[then.label][0].x.abs().max())
         (sizes, far), (sizes_here, far_here) = (
             ([drawn.examples for drawn in each.resamples], [drawn.distance for drawn in each.resamples])
@@ -200,6 +201,6 @@ def differences(labels: Labels, model: Known, ball: Ball, examples: Examples, we
 
 
 def certified_loss(label: Label, gammas: Sequence[float], slope: float, radius: float) -> float:
-    """Return ``c_k(rho)``: the least bound over the published gammas, or the slope's bound if it is smaller."""
+    """Return ``c_k(rho)``: the smallest bound over the published gammas, or the slope's bound if it is smaller."""
     by_duality = [gamma * radius**2 + value for gamma, value in zip(gammas, label.surrogates, strict=True)]
     return min([*by_duality, label.loss + slope * radius])

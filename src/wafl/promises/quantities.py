@@ -72,7 +72,7 @@ def error_surrogate(ball: Ball, worst: Tensor, slopes: Tensor, y: Tensor, gamma:
     lead = (-worst).clamp_min(0.0).scatter(1, y[:, None], math.inf)
     distance = torch.where(lead > 0, lead / slopes, 0.0).amin(1) * (1.0 - 8.0 * UNIT)
     if gamma is None:
-        return 1.0 - (distance > 0).double()  # a distance that is not a number is none
+        return 1.0 - (distance > 0).double()  # a distance that is not a number counts as no distance
     gained = 1.0 - gamma * distance.pow(ball.power)
     return (gained + 16.0 * UNIT).clamp(0.0, 1.0)
 
@@ -105,7 +105,7 @@ def _highest(
 ) -> Tensor:
     """Return the maximum over all pieces of the chord minus ``gamma t^2``, for the lower chord if there are two."""
     at = torch.linspace(0.0, 1.0, PIECES + 1, dtype=torch.float64) * far[:, None]
-    lines = torch.addcmul(worst.T[..., None], slopes.T[..., None], at)  # classes first: sums over few are slow last
+    lines = torch.addcmul(worst.T[..., None], slopes.T[..., None], at)  # classes first: short last sums are slow
     heights = [lines.sub_(top := lines.amax(0)).exp_().sum(0).log_().add_(top)]
     if bend is not None:
         heights.append(loss[:, None] + bend[0][:, None] * at + bend[1] / 2.0 * at.square())
@@ -169,7 +169,7 @@ def largest_surrogate(
     """
     (low, high), (offset, soft) = box, model.margin
     inputs, middle = math.prod(shape), low + (high - low) / 2.0
-    half = max(high - middle, middle - low)  # of a narrow box far from 0, the middle is not where it should be
+    half = max(high - middle, middle - low)  # for a narrow box far from 0, rounding moves the center
     center = model.outputs(torch.full((1, *shape), middle, dtype=torch.float64))
     scores = center.values[0]
     margins = scores - scores[:, None] + 2.0 * center.error + model.margins(math.inf, inputs) * half * WIDER
@@ -198,7 +198,7 @@ class ExpectedLoss(Quantity):
         return "" if loss is None else f" ({loss.replace('_', ' ')})"
 
     def check(self, model: Known, power: int, bounds: tuple[float, float] | None, confidence: float | None) -> None:
-        """Raise unless the loss has a bound for this power and confidence."""
+        """Raise an error unless the loss has a bound for this power and confidence."""
         if power == 1 and not model.classifies:
             raise PreconditionError("a squared error has no slope, so nothing is proven for power=1: use power=2")
         if confidence is not None and bounds is None:
@@ -263,7 +263,7 @@ class ErrorRate(Quantity):
         return " (the share of examples for which another answer has at least the score of the right one)"
 
     def check(self, model: Known, power: int, bounds: tuple[float, float] | None, confidence: float | None) -> None:
-        """Raise unless the model is a classifier."""
+        """Raise an error unless the model is a classifier."""
         if not model.classifies:
             raise PreconditionError("metric='error' needs a classifier: certify the loss of this model")
 
@@ -273,7 +273,7 @@ class ErrorRate(Quantity):
 
     def gammas(self, model: Known, ball: Ball, x: Tensor, y: Tensor, share: Tensor, radius: float) -> Range:
         """Return the range in which 1 is not the smaller bound."""
-        return 1e-9 / ball.cost(radius), 1.0 / ball.cost(radius)  # from there on 1 is the smaller bound
+        return 1e-9 / ball.cost(radius), 1.0 / ball.cost(radius)  # above this gamma, 1 is the smaller bound
 
     def surrogates(self, model: Known, ball: Ball, outputs: Outputs, y: Tensor, gammas: Gammas, inputs: int) -> Tensor:
         """Bound phi_gamma by the distance to the nearest error."""
@@ -297,5 +297,5 @@ def quantity_of(metric: str) -> Quantity:
     """Return the quantity with this name, or raise ValueError with the choices."""
     if metric not in QUANTITIES:
         choices = " or ".join(f"metric={name!r} for the {each.noun}" for name, each in QUANTITIES.items())
-        raise ValueError(f"metric={metric!r} is none of {', '.join(map(repr, QUANTITIES))}: pass {choices}")
+        raise ValueError(f"metric={metric!r} is not one of {', '.join(map(repr, QUANTITIES))}: pass {choices}")
     return QUANTITIES[metric]

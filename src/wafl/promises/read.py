@@ -29,7 +29,7 @@ LONGEST_REASON = 1000
 def read_file(path: Path) -> tuple[Promise, str | None]:
     """Read the certificate in an untrusted file, and its signature, if it has one."""
     if not path.exists():
-        raise FileNotFoundError(f"{path} is not a file: give a certificate, which wafl certify writes")
+        raise FileNotFoundError(f"{path} is not a file: pass a certificate, which wafl certify writes")
     try:
         return read_promise(read_limited(path, LARGEST_FILE))
     except ValueError as error:
@@ -55,7 +55,7 @@ def read_promise(data: bytes) -> tuple[Promise, str | None]:
     if data != whole_file(content, signature):
         raise ValueError("its digest differs, or it was written by another program")
     promise = Promise(as_type(Content, {"attested": None, **content} if content["format"] == 2 else content))
-    # Written again, only what is known is there: no other field, and no number of another type.
+    # The rewritten file contains only known fields, with numbers of the right type.
     if to_bytes(promise.content) != to_bytes(content):
         raise ValueError("it has a field that no certificate has, fields in another order, or numbers of other types")
     parts = promise.parts
@@ -71,7 +71,7 @@ def _of_another_format(version: object) -> str:
             "and data: wafl certify RUN, or wafl.certify(run, clients, radii=[...]).save(file)"
         )
     if not isinstance(version, int):
-        return "it does not say which format it has: give a file that wafl certify or certificate.save wrote"
+        return "it does not state its format: pass a file that wafl certify or certificate.save wrote"
     return f"it has format {version}, this version reads {' and '.join(map(str, FORMATS))}: update wafl-learn"
 
 
@@ -99,8 +99,8 @@ def _complaints(content: Content) -> Iterator[str]:
         yield "it is about no client, or a client is listed twice"
     if claim.missing and not of_all:
         yield "only a certificate about all clients can have missing ones"
-    if strange := [name for name in names if not name.isprintable()]:  # a new line in it could look like a verdict
-        yield f"the name {strange[0]!a} of a client cannot be printed: give it another"
+    if strange := [name for name in names if not name.isprintable()]:  # a line break could look like a verdict
+        yield f"the name {strange[0]!a} of a client cannot be printed: choose another name"
     if not all(0.0 <= weight <= 1.0 for weight in weights) or abs(math.fsum(weights) - 1.0) > 1e-9:
         yield "its weights are not shares that sum to 1"
     if of_all and len(set(weights)) > 1:
@@ -114,7 +114,7 @@ def _complaints(content: Content) -> Iterator[str]:
 
 
 def is_time(text: str) -> bool:
-    """Return whether a text is a time with its zone, in the form that Python writes."""
+    """Return whether a text is a time with its time zone, in the form that Python writes."""
     try:
         when = datetime.fromisoformat(text)
     except ValueError:

@@ -153,7 +153,7 @@ class Merged(_File):
 
     @property
     def count(self) -> int:
-        """The number K of sites of the population, without those that have too few examples."""
+        """The number K of sites in the population, without sites that have too few examples."""
         return len(self.replies) + len(self.missing)
 
 
@@ -169,14 +169,14 @@ def read(kind: type[F], path: Path) -> F:
     """Read an untrusted file; raise ValueError unless each byte of it equals the form that is written here."""
     what = kind.KIND.removeprefix("wafl ")
     if not path.exists():
-        raise FileNotFoundError(f"{path} is not a file: give a {what}")
+        raise FileNotFoundError(f"{path} is not a file: pass a {what}")
     try:
         data = read_limited(path, LARGEST_FILE)
         content = parsed_table(data)
         if content.get("kind") != kind.KIND:
             raise ValueError(f"it does not say that it is a {what}")
         file = as_type(kind, content)
-        if file.content != data:  # other fields, another order, a name twice, numbers of another type
+        if file.content != data:  # other fields, a different order, a repeated name, numbers of the wrong type
             raise ValueError("it was changed, or written by another program")
         for complaint in _complaints(file):
             raise ValueError(complaint)
@@ -186,7 +186,7 @@ def read(kind: type[F], path: Path) -> F:
 
 
 def signed(file: S, key: str | os.PathLike[str]) -> S:
-    """Return a request or a receipt with its signature; raise ValueError if it could not be read again."""
+    """Return a request or a receipt with its signature; raise ValueError if the result could not be read again."""
     for complaint in _complaints(file):
         raise ValueError(complaint)
     return replace(file, signature=sign(file.message, key))
@@ -200,7 +200,7 @@ def is_signed(file: Request | Receipt) -> bool:
 def collect(
     files: Iterable[Path], request: Request, revoked: Collection[str] = ()
 ) -> tuple[dict[str, Receipt], dict[str, str]]:
-    """Return the receipts that count, by site, and why each other file does not count."""
+    """Return the receipts that count, by site, and the reason why each other file does not count."""
     names = {key: name for name, key in request.invited.items()}
     first, receipts, rejected = dict[str, Path](), dict[str, Receipt](), dict[str, str]()
     for file in dict.fromkeys(files):
@@ -220,19 +220,19 @@ def collect(
 
 
 def fault(receipt: Receipt, request: Request, revoked: Collection[str] = ()) -> str | None:
-    """Return why a receipt does not count, or None if it does."""
+    """Explain why a receipt does not count, or return None if it does."""
     if receipt.request != request.digest:
-        return "it answers another request"
+        return "it answers a different request"
     if receipt.key in revoked:
         return f"its key {receipt.key} is revoked"
     if receipt.key in request.trained:
-        return f"its key {receipt.key} is of a client that trained"
+        return f"its key {receipt.key} belongs to a client that took part in training"
     if receipt.key not in request.invited.values():
         return f"its key {receipt.key} was not invited"
     if not is_signed(receipt):
-        return "its signature is not by the owner of its key, or it was changed since"
+        return "its signature is not by the owner of its key, or the receipt was changed later"
     if as_time(receipt.issued) > as_time(request.deadline):
-        return f"it is of {receipt.issued}, after the deadline {request.deadline}"
+        return f"it is dated {receipt.issued}, after the deadline {request.deadline}"
     return next(_of_reply(receipt.reply, request.questions), None) if receipt.reply is not None else None
 
 
@@ -276,7 +276,7 @@ def _of_request(request: Request) -> Iterator[str]:
         if (other := owners.setdefault(key, name)) != name:
             yield f"{other} and {name} have the same key"
         if key in request.trained:
-            yield f"{name} was invited with the key of a client that trained"
+            yield f"{name} was invited with the key of a client that took part in training"
     if not request.invited:
         yield "it invites no site"
     yield from _of_questions(request.questions)

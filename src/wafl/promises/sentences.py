@@ -1,4 +1,4 @@
-"""Say in one sentence, which a person can repeat, what a certificate or a statement about the next client means."""
+"""Express a certificate, or a statement about the next client, in one sentence that a person can repeat."""
 
 from collections.abc import Sequence
 
@@ -62,7 +62,7 @@ def _doubt(proven: bool) -> str:
 
 
 def why_published_differs(pairs: Sequence[tuple[float, float]], confident: bool) -> str:
-    """Explain how far the values of a certificate file, the first of each pair, are from those proven before."""
+    """Explain how far the values of a certificate file, the first of each pair, are from the values proven before."""
     more = [0.0, *(value / bound - 1.0 for value, bound in pairs if bound > 0)]
     larger, smaller = f"{max(more):.1%}", f"{abs(min(more)):.1%}"
     sizes = f"{larger} larger"

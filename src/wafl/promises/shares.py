@@ -1,4 +1,4 @@
-"""How much an example of a linear model can gain, by the shares of the classes after the move.
+"""Bound the gain of an example of a linear model by the shares of the classes after the move.
 
 Let ``A_j = s_j - s_y``, ``d_j = w_j - w_y``, and let H be the entropy. The cross-entropy ``logsumexp_j A_j`` is the
 largest value of ``H(p) + <p, A>`` over all shares p, which are nonnegative and sum to 1. The best move for fixed p
@@ -39,7 +39,7 @@ NEAR = 7
 PARTS = 5
 """The number of parts into which the grid divides each edge."""
 BLOCK = 256
-"""The number of examples per step; more examples need more memory and are no faster."""
+"""The number of examples per step; more examples need more memory and save no time."""
 TOGETHER, TABLES = 16, 8192
 """The number of norm tables that are computed together, and the number that are cached."""
 

@@ -63,7 +63,7 @@ def public_keys(path: str | os.PathLike[str]) -> dict[str, str]:
     try:
         text = place.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{place} cannot be read: give a file of public keys, one per line, or a folder") from error
+        raise ValueError(f"{place} cannot be read: pass a file of public keys, one per line, or a folder") from error
     return {f"key {index} of {place}": each for index, each in enumerate(_listed(text, place), start=1)}
 
 
@@ -93,10 +93,10 @@ def read_key(file: str | os.PathLike[str], *, private: bool) -> Any:
     kind = "private" if private else "public"
     make = "genpkey -algorithm ed25519 -out key.pem" if private else "pkey -in key.pem -pubout -out public.pem"
     if not path.is_file():
-        raise ValueError(f"{path} is not a file: give the file of a {kind} key; openssl {make} makes one")
+        raise ValueError(f"{path} is not a file: pass the file of a {kind} key; openssl {make} makes one")
     key = _load(path.read_bytes(), private=private)
     if key is None:
-        raise ValueError(f"{path} holds no {kind} key without a password: openssl {make} makes one")
+        raise ValueError(f"{path} contains no {kind} key without a password: openssl {make} makes one")
     if type(key).__name__ != f"{ALGORITHM}{kind.capitalize()}Key":
         raise ValueError(f"{path} is not an {ALGORITHM} key: make one with openssl genpkey -algorithm ed25519")
     return key

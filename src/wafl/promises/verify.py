@@ -56,7 +56,7 @@ def module_and_loss(model: Run | nn.Module, loss: Loss | None) -> tuple[nn.Modul
 def read_model(
     claim: Claim, version: int, module: nn.Module, loss: Any, data: Federation | None
 ) -> tuple[Known | None, Line]:
-    """Return the proof for the model, if it is the certified one, and the model's line."""
+    """Return the proof for the model, if it is the certified model, and the model's line."""
     digest = digest_of(module, version)
     name = f"SHA-256 {digest[:16]}..."
     if digest != claim.model:
@@ -135,7 +135,7 @@ def verify(
     path = Path(file)
     promise, signature = read_file(path)
     if key is not None and signature is None:
-        raise ValueError(f"{path} is not signed: ask who issued it for a signed one, or leave the key out")
+        raise ValueError(f"{path} is not signed: ask its issuer for a signed file, or leave the key out")
     if key is not None and not is_signed_by(to_bytes(promise.content), signature or "", key):
         raise ValueError(f"{path} was not signed with this key, or was changed since: do not rely on it")
     return replace(check(promise, model, data, loss), signed=key is not None)
@@ -147,9 +147,9 @@ def check(promise: Promise, model: Run | nn.Module | None, data: Federation | No
     if data is not None and not set(data.names) & set(names):
         raise ValueError(
             f"the data belong to {', '.join(data.names[:5])}, and the certificate is about {', '.join(names[:5])}: "
-            "give data of clients that it is about"
+            "pass data of these clients"
         )
-    about, proof, unproven = Line("model", "attested", "not checked: give the model"), None, None
+    about, proof, unproven = Line("model", "attested", "not checked: pass the model"), None, None
     facts = Facts(unit=None if data is None else data.unit)
     if model is not None:
         module, known_loss = module_and_loss(model, loss)

@@ -1,7 +1,7 @@
 """Record a client's answers about the next client, so that repeated questions reveal no more.
 
-After a client's examples changed, it answers again only if enough of them did. Otherwise, the difference of two answers
-would reveal the few changed examples.
+After a client's examples have changed, it answers again only if enough of them changed. Otherwise, the difference
+between two answers would reveal the few changed examples.
 """
 
 import json
@@ -43,7 +43,7 @@ class Answered:
             who: the client.
             about: the question.
             client: its examples.
-            other: the end of the error if it has answered another question; None to allow this.
+            other: the end of the error message if the client has answered a different question; None to allow this.
         """
         file, rows = self._folder / f"{sha256(who.encode()).hexdigest()[:32]}.json", _digests(client)
         self._folder.mkdir(parents=True, exist_ok=True)

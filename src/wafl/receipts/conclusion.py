@@ -3,7 +3,7 @@
 There are K clients of the population: all invited clients, except clients that reported too few examples. Each client
 without a usable reply counts as infinity. Client k has a number c_k. With probability `confidence`, the next client's
 number is at most the c_k with rank ``ceil(confidence (K + 1)) + liars``. For its distribution, c_k is an upper bound
-that also allows for the client's sampling error; half of the probability of a failure pays for it.
+that also allows for the client's sampling error; it takes half of the probability of a failure.
 """
 
 import json
@@ -56,7 +56,7 @@ class Conclusion:
     model: Annotated[str, "The digest of the model."]
     unit: Annotated[str, "The unit of the data."]
     replies: Annotated[Mapping[str, Reply], "The replies, by client."]
-    small: Annotated[tuple[str, ...], "Clients with too few examples, which are not of the population."] = ()
+    small: Annotated[tuple[str, ...], "Clients with too few examples, which do not belong to the population."] = ()
     missing: Annotated[tuple[str, ...], "Invited clients without a usable reply: each counts as infinity."] = ()
 
     @property

@@ -44,8 +44,8 @@ class Result:
 def merge(request: Request | Place, receipts: Iterable[Place] | Place, *, revoked: Place | None = None) -> Result:
     """Derive statements about the next client from the receipts of the invited sites.
 
-    A receipt does not count if its key was not invited, took part in the training, is revoked, or signed another
-    receipt, too. It also does not count if it answers another request or is dated after the deadline. An invited site
+    A receipt does not count if its key was not invited, took part in training, is revoked, or also signed a different
+    receipt. Neither does it count if it answers a different request or is dated after the deadline. An invited site
     without a valid receipt counts as infinity.
 
     Args:
@@ -74,6 +74,6 @@ def receipt_files(receipts: Iterable[Place] | Place) -> list[Path]:
     files = list[Path]()
     for place in map(Path, places):
         if not place.exists():
-            raise FileNotFoundError(f"{place} is not there: give the files of receipts, or a folder of them")
+            raise FileNotFoundError(f"{place} does not exist: pass the files of receipts, or a folder with them")
         files += sorted(place.glob("*.json")) if place.is_dir() else [place]
     return files

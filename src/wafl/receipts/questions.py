@@ -23,7 +23,7 @@ FINITE = Range(-math.inf, math.inf)
 THRESHOLDS = 64
 """The maximum number of thresholds in a grid."""
 RADII = 10
-"""The maximum number of radii; more would reveal the distances of single examples from another answer."""
+"""The maximum number of radii; more would reveal the distances of single examples from a different prediction."""
 NAMES = ("margin", "probability", "aps", "raps", "residual", "scaled_residual")
 
 
@@ -39,7 +39,9 @@ class Questions:
         "error"
     )
     radii: Annotated[
-        tuple[float, ...], Listed(NotNegative), "How far its examples may move, in the unit of the data; 0 is not."
+        tuple[float, ...],
+        Listed(NotNegative),
+        "How far its examples may move, in the unit of the data; 0 means not at all.",
     ] = (0.0,)
     norm: Annotated[float, Norm, "The norm in which examples move, 1, 2 or inf."] = 2
     own_sampling: Annotated[
@@ -161,7 +163,7 @@ def default_grid(score: str) -> tuple[float, ...]:
     >>> len(grid), round(grid[-1]), default_grid("probability")[-1]
     (64, 50, 1.0)
     """
-    if score == "margin":  # close together around 0, and up to the differences of outputs that networks have
+    if score == "margin":  # close together around 0, and up to the usual differences between a network's outputs
         return tuple(0.05 * math.sinh(7.6 * (2 * index / (THRESHOLDS - 1) - 1)) for index in range(THRESHOLDS))
     if score in ("probability", "aps", "raps"):
         most = 1.25 if score == "raps" else 1.0

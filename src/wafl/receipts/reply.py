@@ -46,7 +46,7 @@ class Reply:
         for count in (float(self.examples), *known, *(each for row in self.above for each in row)):
             NotNegative.check("a number of a reply", count)
         if any(count > self.examples for row in self.above for count in row):
-            raise ValueError(f"a reply counts more scores than the {self.examples} examples that it is about")
+            raise ValueError(f"a reply counts more scores than its {self.examples} examples")
 
     @property
     def content(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class Reply:
         bounds = list[float | None]()
         for radius, upper, row in zip(questions.radii, _listed(uppers, radii), counts, strict=True):
             if (questions.own_sampling and radius == 0) is (upper is None):
-                raise ValueError("uppers must hold a number for radius 0 if own_sampling is asked for, and no other")
+                raise ValueError("uppers must contain a number for radius 0 if own_sampling is true, and no other")
             if radius == 0 and list(row) != sorted(row, reverse=True):
                 raise ValueError("above must not rise: fewer scores are above a higher threshold")
             bounds.append(None if upper is None else _floats("uppers", [upper], 1)[0])
@@ -139,7 +139,7 @@ def _at_rest(
     if questions.metric == "loss":
         return Mixture.of(model, one, "train", uniform(), loss).means(None, [{}]).value[0]
     if not scorer.score.of_classes:
-        raise PreconditionError("metric='error' is for classes: use metric='loss' for a regression")
+        raise PreconditionError("metric='error' is for classes: use metric='loss' for regression")
     outputs = scorer.outputs(one.train.rows(torch.arange(scored.size), scorer.problem.params.dtype))
     margins = Margin().of(outputs, scorer.labels(one.train.y, outputs))
     return float((margins >= 0).sum()) / scored.size
@@ -158,7 +158,7 @@ def _upper(
 
 
 def check_invited(questions: Questions, invited: int) -> None:
-    """Raise PreconditionError, before any site is asked, if too few sites are invited for the questions."""
+    """Raise PreconditionError, before any site is asked, if the questions need more invited sites."""
     own = questions.own_sampling and 0.0 in questions.radii
     level = min(
         supported(questions.confidence, invited, own_sampling=each, liars=questions.liars)
@@ -170,7 +170,7 @@ def check_invited(questions: Questions, invited: int) -> None:
 
 
 def spare(questions: Questions, invited: int) -> int:
-    """Return the number of invited sites that may stay silent without losing the statements about the next client.
+    """Return how many invited sites may fail to answer without losing the statements about the next client.
 
     >>> spare(Questions(confidence=0.8), 20), spare(Questions(), 5)
     (3, 0)

@@ -37,7 +37,7 @@ def receipt(
 ) -> Receipt:
     """Return a site's signed reply to a request. Nothing leaves the site until you send the receipt.
 
-    A client with fewer examples than the request requires gets a receipt without numbers.
+    If a client has fewer examples than the request requires, its receipt has no numbers.
 
     Args:
         request: the request, or its file.
@@ -47,14 +47,15 @@ def receipt(
         owner: the file of the public key that must have signed the request.
         loss: the loss; by default the run's loss, or cross-entropy.
         state: the folder that records the examples of the site's answers; by default in the user's state folder.
-        again: if True, answer other questions, or about another model, from examples of earlier answers.
+        again: if True, answer different questions, or questions about a different model, with examples of earlier
+            answers.
     """
     asked, own = opened(request, owner), public_digits(key, private=True)
     name = next((name for name, known in asked.invited.items() if known == own), None)
     if name is None:
-        raise ValueError(f"the key {own} was not invited: use the key whose public part the owner has")
+        raise ValueError(f"the key {own} was not invited: use the private key of a public key that the owner has")
     if now() > as_time(asked.deadline):
-        raise ValueError(f"the deadline {asked.deadline} is over: ask the owner for a new request")
+        raise ValueError(f"the deadline {asked.deadline} has passed: ask the owner for a new request")
     content = numbers(asked, model, data, own, loss=loss, state=state, again=again)
     answer = Receipt("wafl receipt", 1, asked.digest, own, now().isoformat(), content, UNSIGNED)
     return signed(answer, key)
@@ -108,7 +109,7 @@ def numbers(
 
 
 def _read(data: Federation, loss: OutputLoss) -> str:
-    """Return a description of the reading of examples and the loss, which change numbers as another model does."""
+    """Return a description of the preprocessing and the loss, which change numbers just as a different model does."""
     prepared = sha256(json.dumps(data.train.prepare.to_json(), sort_keys=True).encode()).hexdigest()
     return f"its inputs {prepared}, its loss {object_digest(loss)}"
 

@@ -57,7 +57,7 @@ def request(
     asked = questions if isinstance(questions, Questions) else Questions.read(questions)
     invited = public_keys(Path(invite)) if Path(invite).is_dir() else {}
     if not invited:
-        raise ValueError(f"{invite} has no public keys: give a folder with NAME.pub or NAME.pem for each site")
+        raise ValueError(f"{invite} has no public keys: pass a folder with NAME.pub or NAME.pem for each site")
     check_invited(asked, len(invited))
     if isinstance(model, Run):
         check_model(asked, model)
@@ -65,7 +65,7 @@ def request(
     known = model.settings.get("unit") if isinstance(model, Run) else None
     issued, until = now(), _time(deadline)
     if until <= issued:
-        raise ValueError(f"deadline={until.isoformat()} is over: give a later one")
+        raise ValueError(f"deadline={until.isoformat()} has passed: pass a later one")
     whole = Request(
         kind="wafl request",
         format=1,
@@ -88,7 +88,7 @@ def check_model(questions: Questions, run: Run) -> None:
     """Raise ValueError, before any site is asked, if the questions do not suit a run."""
     score = make_score(questions.score, run.num_classes)
     if questions.metric == "error" and not score.of_classes:
-        raise PreconditionError("metric='error' is for classes: use metric = \"loss\" for a regression")
+        raise PreconditionError("metric='error' is for classes: use metric = \"loss\" for regression")
     if run.intake.shape is not None and any(radius > 0 for radius in questions.radii):
         check_moves(Scorer.of_shape(run, score, run.intake.shape).problem, score)
 

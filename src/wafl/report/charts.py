@@ -178,7 +178,7 @@ def _thinned(count: int) -> list[int]:
 
 
 MOST_SIDE = 64
-"""The approximate number of pixels per side to which larger images are thinned out."""
+"""The approximate number of pixels per side to which larger images are reduced."""
 GAP = 0.06
 """The gap between two images, as a fraction of their width."""
 
@@ -207,7 +207,7 @@ def image_difference(shifted: Array, original: Array) -> str:
 
 
 def _color(images: Array) -> Array:
-    """Return images as ``[N, H, W, 3]``, thinned out if they are large."""
+    """Return images as ``[N, H, W, 3]``, reduced if they are large."""
     if images.ndim == 3:
         images = images[:, None]
     step = max(1, max(images.shape[-2:]) // MOST_SIDE)
@@ -224,7 +224,7 @@ def _side_by_side(pixels: Array, alpha: Array) -> Array:
 
 
 def _png(pixels: Array) -> str:
-    from PIL import Image  # which matplotlib needs, too, and which loads far faster
+    from PIL import Image  # matplotlib needs this package too, and it loads far faster
 
     file = io.BytesIO()
     Image.fromarray(np.round(255 * pixels).astype(np.uint8)).save(file, format="png")

@@ -18,9 +18,9 @@ from wafl.base.files import write_whole
 class Cell:
     """A cell of a table: a text, and ``small`` print below it, such as an interval.
 
-    A column is sorted by each cell's ``value``, or by the text without one. The best cell is emphasized. A ``color`` is
-    the color of a dot before the text, a ``link`` is the text's target, and a ``part`` from 0 to 1 is the filled
-    fraction of a bar.
+    A column is sorted by each cell's ``value``, or by the text without one. The best cell is emphasized. ``color`` is
+    the color of a dot before the text, ``link`` is the text's target, and ``part``, from 0 to 1, is the filled fraction
+    of a bar.
     """
 
     text: str
@@ -78,7 +78,7 @@ class Pictures:
 class Reading:
     """A number at a slider's position: its value, its unit (``%`` or nothing), and small print, such as its owner.
 
-    Between two stops a page interpolates their numbers. A ``bound`` is also valid before its stop, so there the page
+    Between two stops, a page interpolates their numbers. A ``bound`` is also valid before its stop, so there the page
     shows the next stop's number.
     """
 

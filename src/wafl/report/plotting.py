@@ -41,7 +41,7 @@ def method_colors(names: Iterable[str]) -> dict[str, str]:
 
 
 def _computed_color(index: int) -> str:
-    """Return a color for the method at this index after the palette: another hue, in one of three shades."""
+    """Return a color for the method at this index after the palette: a new hue, in one of three shades."""
     lightness = (0.35, 0.5, 0.65)[index % 3]
     red, green, blue = colorsys.hls_to_rgb(index * GOLDEN % 1.0, lightness, 0.7)
     return "#{:02X}{:02X}{:02X}".format(*(round(255 * level) for level in (red, green, blue)))
@@ -206,11 +206,11 @@ def generalization(results: Mapping[str, Any], path: Path) -> Any:
     """Plot each method on training, test and unseen data, with intervals over clients and the worst tenth."""
     rows = {name: row["generalization"] for name, row in results["methods"].items()}
     figure, (axes,) = _figure()
-    unseen = "\n".join(wrap(unseen_clients(shorten(results.get("shift") or "")), 24))  # fits a tick of the axis
+    unseen = "\n".join(wrap(unseen_clients(shorten(results.get("shift") or "")), 24))  # fits under a tick of the axis
     for (index, (name, row)), style in zip(enumerate(rows.items()), styles(list(rows)), strict=True):
         means = [row[split]["mean"] for split in SPLITS]
         lows, highs = zip(*(row[split]["interval"] for split in SPLITS), strict=True)
-        # A bootstrap interval need not hold the mean of a few clients.
+        # A bootstrap interval need not contain the mean of a few clients.
         errors = [
             [max(mean - low, 0.0) for mean, low in zip(means, lows, strict=True)],
             [max(high - mean, 0.0) for mean, high in zip(means, highs, strict=True)],

@@ -57,7 +57,7 @@ def methods(tested: Sequence[Tested], measure: str, conditions: Conditions) -> S
     }
     unit = "Accuracy in percent" if measure == "accuracy" else "Loss"
     about = [
-        "Clean and worst client: test data of the clients that train.",
+        "Clean and worst client: test data of the clients that trained.",
         f"Attacked: {conditions.attack}." if shares and conditions.attack else "",
         f"{bound.capitalize()}: {conditions.certified}." if bound in picks and conditions.certified else "",
         f"Shift of unseen clients: {conditions.shift}." if others in picks and conditions.shift else "",
@@ -72,7 +72,7 @@ def methods(tested: Sequence[Tested], measure: str, conditions: Conditions) -> S
         "seconds": [Cell("" if row.seconds is None else f"{row.seconds:.1f}", row.seconds) for row in tested],
         "diverged": [Cell(str(row.diverged or ""), row.diverged) for row in tested],
     }
-    lead = "Who holds up, and at what price on clean data."
+    lead = "Which method stays accurate under attack, and its cost on clean data."
     return Section("Methods", f"{caveat} {lead}" if caveat else lead, [Table.of(columns, caption)])
 
 
@@ -102,7 +102,7 @@ def attacked(tested: Sequence[Tested], measure: str, conditions: Conditions) -> 
     more = " The first view shows what each method gains over FedAvg, paired by seed." if len(views) > 1 else ""
     bars = " Bars are the intervals." if any(len(row.clean) > 2 for row in rows) else ""
     caption = f"Each point: {over_seeds(rows)}.{bars}{conditions.words('attack', 'data', 'model')}{more}"
-    return Section("Under attack", "What is left when a share of the clients is attacked.", [Figure(views, caption)])
+    return Section("Under attack", "Results when a share of the clients is attacked.", [Figure(views, caption)])
 
 
 def _differences(
@@ -162,7 +162,7 @@ def by_client(
     caption = f"One point per client, over the quartiles; hover to see which client. One seed.{words}"
     return Section(
         "Client by client",
-        "An average hides who suffers. One model per method: the model of its first seed.",
+        "An average hides the clients with the worst results. One model per method: the model of its first seed.",
         [Figure(views, caption), table],
     )
 
@@ -205,7 +205,7 @@ def unseen(
     unit = "Accuracy in percent" if measure == "accuracy" else "Loss"
     caption = f"{unit}: {intervals}.{conditions.words('shift', 'data', 'model')}"
     table = Table(columns, cells, f"{caption} A gap is positive where a model does worse.")
-    lead = "Clients that never took part in training show what the model is worth to others."
+    lead = "Clients that took no part in training show how well the model works for others."
     figure = Figure({unit_of(measure): chart}, "Means and intervals of the table below.")
     return Section("Seen and unseen", lead, [figure, table])
 
@@ -236,7 +236,7 @@ GAPS = {"out_of_sample_gap": "training - test", "participation_gap": "test - uns
 
 
 def weights(by_method: Mapping[str, Sequence[float]], names: Sequence[str], methods: Mapping[str, str]) -> Block | None:
-    """Return a figure of each client's final weight, one bar per method, where methods weigh clients differently."""
+    """Return a figure of each client's final weight, one bar per method, if methods weight clients differently."""
     kept: dict[str, Sequence[float]] = {}
     for label, values in by_method.items():
         same = (all(abs(x - y) <= 1e-6 for x, y in zip(values, other, strict=False)) for other in kept.values())
@@ -267,7 +267,7 @@ def partition(
     else:
         chart = charts.bars(shown, {"examples": [sizes[client] for client in few]}, "examples")
     caption = f"{sum(sizes):,} examples; between {min(sizes):,} and {max(sizes):,} per client.{more}"
-    return Section("Data", "How the examples are spread over the clients.", [Figure({"examples": chart}, caption)])
+    return Section("Data", "How the examples are distributed over the clients.", [Figure({"examples": chart}, caption)])
 
 
 def participation(
@@ -293,7 +293,7 @@ def participation(
             for why, count in sorted(counts.items(), key=lambda pair: -pair[1])[:5]
         ]
         blocks.append(Table(["client", "rounds", "why it was left out"], rows[:500]))
-    return Section("Participation", "Who took part, and who failed.", blocks)
+    return Section("Participation", "Which clients took part, and which failed.", blocks)
 
 
 def nodes(listed: Sequence[Mapping[str, Any]]) -> Table:
@@ -363,7 +363,7 @@ def _mean(values: Sequence[float], measure: str, best: str) -> Cell:
     if not values:
         return Cell("", "")
     mean, ends = fmean(values), interval(values)
-    if ends is not None and measure == "accuracy":  # a mean of few seeds may be that uncertain
+    if ends is not None and measure == "accuracy":  # the mean of a few seeds may be this uncertain
         ends = max(ends[0], 0.0), min(ends[1], 100.0)
     text = number(mean, measure)
     return Cell(text, mean, "" if ends is None else _range(ends, measure), best=text == best)

@@ -1,4 +1,4 @@
-"""Keep studies on disk: a folder with the runs of an experiment, which survives crashes and can be repeated.
+"""Keep studies on disk. A study is a folder with the runs of an experiment, which survives crashes and can be repeated.
 
 ``study.py`` trains one; ``folder.py`` is its folder.
 """

@@ -1,4 +1,4 @@
-"""Report participation: the clients left out, in how many rounds and why, and their spent privacy."""
+"""Report participation: which clients were left out, in how many rounds and why, and their spent privacy."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -42,7 +42,7 @@ def read_nodes(file: Path) -> dict[str, Any]:
 
 
 def left_out(runs: Sequence[Run], names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return the clients that were asked and did not count: in how many rounds of all runs, and the first reason."""
+    """Return the clients that were asked but left out: in how many rounds of all runs, and the first reason."""
     clients: dict[str, dict[str, Any]] = {}
     for record in (record for run in runs for record in run.history):
         counted = set(record.participants)
@@ -53,7 +53,7 @@ def left_out(runs: Sequence[Run], names: Sequence[str]) -> dict[str, dict[str, A
 
 
 def absences(results: Mapping[str, Any]) -> list[str]:
-    """Return one line of text per method that lacked some of its clients, in training or in the test."""
+    """Return one line of text per method for which clients were missing, in training or in the test."""
     texts: list[str] = []
     for label, row in results.get("methods", {}).items():
         absent = [
@@ -68,7 +68,7 @@ def absences(results: Mapping[str, Any]) -> list[str]:
 
 
 def privacies(results: Mapping[str, Any]) -> list[str]:
-    """Return one line of text per method with differential privacy: what a client has spent."""
+    """Return one line of text per method with differential privacy: the privacy that a client has spent."""
     texts: list[str] = []
     methods = results.get("methods", {}).items()
     for label, spent in ((label, row["privacy"]) for label, row in methods if "privacy" in row):

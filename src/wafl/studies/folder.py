@@ -89,13 +89,12 @@ def check_results(results: Mapping[str, Any]) -> None:
 
 
 FORMAT = 2
-"""The version of the format, raised when the same experiment gives other numbers.
-
-An older study that is finished is read as before.
+"""The version of the format, raised when the same experiment gives different numbers. Finished older studies can still
+be read.
 """
 PACKAGES = ("wafl-learn", "torch", "numpy", "scipy", "scikit-learn", "pot", "safetensors", "pydantic")
 PATIENCE = 0.5
-"""The seconds that a writer waits for processes that only look at the lock."""
+"""The seconds that a writer waits for processes that only check the lock."""
 
 SOUND = "Runs that are sound load in Python with wafl.load_run"
 
@@ -135,7 +134,7 @@ class StudyFolder:
         what = {"config": sha256(text).hexdigest(), "source": modules, "fingerprint": dict(fingerprint or {})}
         about = sealed({**provenance(), **what})
         for free in (each for each in (_folders(path) if numbered else [path]) if not each.exists()):
-            with suppress(FileExistsError), whole_folder(free) as new:  # another process may be faster
+            with suppress(FileExistsError), whole_folder(free) as new:  # another process may have created it first
                 write_whole(new / "config.toml", text)
                 write_whole(new / "about.json", about)
                 return cls(free)
@@ -171,7 +170,7 @@ class StudyFolder:
         return cls(path).config.is_file() and cls(path).about.is_file()
 
     def refuse_older(self) -> None:
-        """Raise FolderError for a study of an earlier version, whose next trainings would have other cohorts."""
+        """Raise FolderError for a study of an earlier version, whose next runs would draw different cohorts."""
         number = self.read_about().get("format", 0)
         if number < FORMAT:
             raise FolderError(
@@ -208,7 +207,7 @@ class StudyFolder:
         write_whole(self.results, sealed(results))
 
     def extend(self, experiment: Experiment) -> None:
-        """Change the study to more rounds, finished or not; after a crash in between, it can be resumed."""
+        """Change a finished or unfinished study to more rounds; after a crash during the change, it can be resumed."""
         about, text, before = self.read_about(), to_toml(experiment).encode(), self.config.read_bytes()
         about["config"] = sha256(text).hexdigest()
         self.results.unlink(missing_ok=True)
@@ -235,7 +234,7 @@ class StudyFolder:
 
 
 def refuse_links(path: Path) -> None:
-    """Raise FolderError for a link, through which an untrusted study could write elsewhere, a pipe or a device."""
+    """Raise FolderError for a pipe, a device, or a link, through which an untrusted study could write elsewhere."""
     for each in not_plain(path):
         if each.is_file() and not each.is_symlink():
             raise FolderError(
@@ -265,7 +264,7 @@ def _folders(base: Path) -> Iterator[Path]:
 
 
 def source_of(experiment: Path) -> Path:
-    """Return the folder of an experiment file's own modules: next to it, or for a study's file, their old place."""
+    """Return the folder of an experiment file's own modules: next to it, or for a study's file, the original one."""
     try:
         return StudyFolder(experiment.parent).source() or experiment.parent
     except FolderError:
@@ -307,7 +306,7 @@ def version_of(name: str) -> str | None:
 
 
 def _git_commit() -> str | None:
-    """Return the commit of the working directory, marked if files have changed, or if this is not safely known.
+    """Return the commit of the working directory, marked if files have changed or if this cannot be checked safely.
 
     The repository may belong to someone else, and its own configuration may name programs that Git runs when it
     compares files. Monitors, hooks, submodules and downloads are switched off. Filters cannot be switched off, so

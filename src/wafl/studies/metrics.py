@@ -1,4 +1,4 @@
-"""Write ``metrics.jsonl``: one line per round and run, appended, and cut back to the checkpoint on resume."""
+"""Write ``metrics.jsonl``: one line per round and run, appended, and truncated to the checkpoint on resume."""
 
 import json
 from collections.abc import Mapping, Sequence

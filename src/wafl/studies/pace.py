@@ -30,7 +30,7 @@ class Pace:
     @property
     def left(self) -> str:
         """The remaining time in words; empty if there is none or it is unknown."""
-        seconds = min(self.seconds_left or 0.0, 1e10)  # a calendar has an end
+        seconds = min(self.seconds_left or 0.0, 1e10)  # dates have a maximum
         return str(timedelta(seconds=round(seconds))) if seconds > 0.0 else ""
 
     @property

@@ -29,7 +29,10 @@ ROUNDS = r"schedule\.rounds|methods\.[^.]+\.rounds"
 
 
 def extend(path: Path, changes: Sequence[str]) -> Study:
-    """Extend a study by changes such as ``methods.afl.rounds=800``; all is checked before anything is written."""
+    """Extend a study by changes such as ``methods.afl.rounds=800``.
+
+    Everything is checked before anything is written.
+    """
     folder = StudyFolder.existing(path)
     for change in changes:
         if not re.fullmatch(ROUNDS, change.partition("=")[0].strip()):
@@ -105,8 +108,8 @@ def _extend_checkpoints(study: Study, earlier: dict[str, int]) -> None:
         checkpoint = study.checkpoint(entry)
         if not checkpoint.extend(before, after) and entry.name in done:
             raise FolderError(
-                f"{study.folder.path} does not hold where {entry.name} ended, {checkpoint.folder}: to train for more "
-                f"rounds, start another study with wafl run {study.folder.config} --set schedule.rounds=..."
+                f"{study.folder.path} does not contain where {entry.name} ended, {checkpoint.folder}: to train for "
+                f"more rounds, start another study with wafl run {study.folder.config} --set schedule.rounds=..."
             )
 
 
@@ -208,7 +211,7 @@ def _read_progress(study: Study, runs: Sound, done: Repair) -> dict[str, Progres
         specs = entry.specs(study.plan.experiment.seeds)
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", CheckpointWarning)  # it is said below
+                warnings.simplefilter("ignore", CheckpointWarning)  # the report mentions it below
                 progress = checkpoint.read(study.plan.trainer().fingerprint(specs))
         except UnfitCheckpointError:
             raise
@@ -223,10 +226,7 @@ def _read_progress(study: Study, runs: Sound, done: Repair) -> dict[str, Progres
 
 
 def _write_metrics(study: Study, runs: Sound, progress: dict[str, Progress], done: Repair) -> None:
-    """Write the rounds of all saved runs, and of the method in training up to its checkpoint.
-
-    More rounds may follow.
-    """
+    """Write the rounds of all saved runs, and of the unfinished method up to its checkpoint. More rounds may follow."""
     lines = _lines(study, runs)
     for entry in (entry for entry in study.plan.entries if entry.name in progress):
         lines += study.lines_of(entry, [run.history for _, run in sorted(progress[entry.name].runs.items())])

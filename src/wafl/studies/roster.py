@@ -63,7 +63,7 @@ def _lost(folder: StudyFolder, what: str) -> FolderError:
 
 @dataclass(frozen=True)
 class Remembered:
-    """Clients with a known roster only, which neither train nor test."""
+    """Clients of which only the roster is known; they neither train nor test."""
 
     roster: Roster
     absent: str = ""
@@ -75,11 +75,11 @@ class Remembered:
         """Do nothing, since nodes check the model against their examples."""
 
     def fingerprint(self) -> Mapping[str, str]:
-        """Return no digest, as for clients on nodes, whose examples a server does not know."""
+        """Return no digests, because a server does not know the examples of nodes."""
         return {}
 
     def uneven_columns(self) -> str:
-        """Return an empty text, since a server does not know the examples of nodes."""
+        """Return an empty string, because a server does not know the examples of nodes."""
         return ""
 
     def _unreachable(self, *_: Any, **__: Any) -> Never:

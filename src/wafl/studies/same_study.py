@@ -30,7 +30,7 @@ def data_fingerprint(clients: Federation, unseen: Federation | None) -> dict[str
 
 
 def unseen_fingerprint(unseen: Federation | None) -> dict[str, str]:
-    """Return the digest of the examples of clients that never train, if there are any."""
+    """Return the digest of the examples of clients that take no part in training, if there are any."""
     return {} if unseen is None else {"examples of the unseen clients": _digest(unseen.fingerprint())}
 
 
@@ -46,7 +46,7 @@ def refuse_changes(folder: StudyFolder, now: Mapping[str, str]) -> None:
 
 
 def warn_of_versions(folder: StudyFolder) -> None:
-    """Warn if a study was started with other versions, whose results may differ in bits."""
+    """Warn if a study was started with different versions, whose results may differ in bits."""
     begun = folder.read_about().get("packages", {})
     for name in DECISIVE:
         before, now = begun.get(name), version_of(name)

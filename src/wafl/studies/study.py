@@ -36,7 +36,7 @@ from wafl.weights import by_examples
 
 @dataclass(frozen=True)
 class Study:
-    """An experiment and the folder it goes to."""
+    """An experiment and the folder of its results."""
 
     folder: StudyFolder
     plan: Plan
@@ -51,7 +51,7 @@ class Study:
         *,
         numbered: bool = False,
     ) -> Self:
-        """Create a new study, checked before anything is written; ``source`` has the modules of its file."""
+        """Create a new study, checked before anything is written; ``source`` contains the modules of its file."""
         if experiment.engine == "flower-sim":
             for module in ("flwr", "ray"):
                 require(module, extra="flower", what="engine = 'flower-sim'")
@@ -75,8 +75,9 @@ class Study:
     def run(self, callbacks: Callbacks = ()) -> dict[str, Any]:
         """Train and test the unfinished methods; return the content of ``results.json``.
 
-        A method's results are on disk before the next one starts, and its progress after every round. A run that
-        diverges stops alone; if every run diverges, an error is raised. ``on_start`` is called once per trained method.
+        A method's results are on disk before the next method starts, and its progress after every round. If a run
+        diverges, only this run stops; if every run diverges, an error is raised. ``on_start`` is called once per
+        trained method.
         """
         listeners = as_callbacks(callbacks)
         if self.pending():
@@ -264,7 +265,7 @@ class Study:
         return {"estimate": spread(values), "unproven": unproven[0]} if unproven else {"certified": spread(values)}
 
     def _untested(self, scores: Sequence[Score]) -> dict[str, list[str]]:
-        """Return clients elsewhere that some test lacked, because of a missing node or missing test examples."""
+        """Return clients elsewhere that were missing in a test, because of a missing node or missing test examples."""
         if self.plan.federation is not None:
             return {}
         tested = set[str].intersection(*({client.name for client in score.per_client} for score in scores))

@@ -76,7 +76,7 @@ def name_of(run: Run) -> str:
 
 
 def settings_of(run: Run) -> dict[str, Any]:
-    """Return the settings of a training, without the scalars, which it may learn."""
+    """Return the settings of a run, without the scalars, which training may learn."""
     return {name: value for name, value in run.settings.items() if name != "scalars"}
 
 
@@ -150,7 +150,7 @@ class MLflowTracker(Tracker):
     Args:
         experiment: the name of the experiment in MLflow.
         tracking_uri: a server, a database or a folder; by default ``$MLFLOW_TRACKING_URI``, or the folder ``mlruns``.
-        key: the name of this training. With the same key, an interrupted run continues in its MLflow run, and existing
+        key: the name of this study. With the same key, an interrupted run continues in its MLflow run, and existing
             rounds are not logged again. Without a key, every process creates new runs.
     """
 
@@ -204,7 +204,7 @@ class MLflowTracker(Tracker):
 
 @contextmanager
 def _files_allowed() -> Generator[None, None, None]:
-    """Allow MLflow 3 to open a store of files during the block; its databases need further packages."""
+    """Allow MLflow 3 to open a store of files during the block; its databases need additional packages."""
     before = os.environ.get(_ALLOW_FILES)
     os.environ.setdefault(_ALLOW_FILES, "true")
     try:
@@ -224,7 +224,7 @@ def _allowed(name: str) -> str:
 
 
 _OPEN: dict[str, Any] = {}
-"""The runs of this process by id; wandb cannot open one twice, as after an interruption in a notebook."""
+"""The runs of this process by ID; wandb cannot open a run twice, as after an interruption in a notebook."""
 
 
 class WandbTracker(Tracker):
@@ -234,7 +234,7 @@ class WandbTracker(Tracker):
         project: the name of the project in wandb.
         mode: ``online``, ``offline`` or ``disabled``; by default the value of ``$WANDB_MODE`` or wandb's settings.
         folder: the folder of wandb's files; offline they wait there for ``wandb sync``.
-        key: the name of this training. With the same key, an interrupted run continues in its wandb run. Online,
+        key: the name of this study. With the same key, an interrupted run continues in its wandb run. Online,
             existing rounds do not change. Offline, each process writes a new run folder with all rounds so far, under
             the same id: sync the last one.
         group: the name in wandb of the group of a sweep's runs.
@@ -260,13 +260,13 @@ class WandbTracker(Tracker):
                 raise ValueError(f"wandb cannot log in: {error} Or set WANDB_MODE=offline, and sync later") from error
 
     def _open(self, index: int, run: Run) -> tuple[Any, int]:
-        """Return the run in wandb, and its first new round: online, the one after its last step."""
+        """Return the run in wandb, and its first new round: online, the round after its last step."""
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
         identity = None if self._key is None else sha256(f"{self._key}/{index}".encode()).hexdigest()[:16]
         if identity in _OPEN:
             _OPEN.pop(identity).finish(exit_code=1)
-        # Many runs share this process, so its output and its machine belong to no single run.
+        # Many runs share this process, so its output and its machine do not belong to a single run.
         settings = self._wandb.Settings(console="off", silent=True, x_disable_stats=True)
         opened: Any = self._wandb.init(
             project=self._project,
@@ -299,7 +299,7 @@ class WandbTracker(Tracker):
 def make_trackers(trackers: "Trackers", folder: Path, method: str) -> list[Tracker]:
     """Create the trackers of one method, with files in the study's folder unless ``$MLFLOW_TRACKING_URI`` is set."""
     made: list[Tracker] = []
-    about = folder / "about.json"  # by which a study that was removed and begun again in the same folder is another
+    about = folder / "about.json"  # so that a study that was removed and started again in the same folder is different
     content = about.read_bytes() if about.is_file() else b""
     key = f"{sha256(str(folder.resolve()).encode() + content).hexdigest()}/{method}"
     if trackers.tensorboard:

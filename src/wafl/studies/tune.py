@@ -42,7 +42,7 @@ class TunedExperiment:
     def create(
         cls, source: Path, changes: Sequence[str] = (), output: Path | None = None, attack: Attack | None = None
     ) -> Self:
-        """Create a tuning, checked before any work and without overwriting files.
+        """Prepare tuning, checked before any work and without overwriting files.
 
         The output is by default ``<name>.tuned.toml``.
         """
@@ -93,7 +93,7 @@ class TunedExperiment:
         write_whole(self.trials_file, sealed(content))
 
     def _read_known(self) -> dict[str, list[Trial]]:
-        """Return the finished methods' trials from an interrupted tuning of the same experiment."""
+        """Return the finished methods' trials, if tuning the same experiment was interrupted."""
         if not self.trials_file.exists():
             return {}
         try:
@@ -102,7 +102,8 @@ class TunedExperiment:
             raise ConfigError(f"{self.trials_file} cannot be read: {error}. Remove it to try all again") from error
         if content["experiment"] != self._digest():
             raise FileExistsError(
-                f"{self.trials_file} has trials of another experiment or version: choose another --output, or remove it"
+                f"{self.trials_file} contains trials of a different experiment or version: choose another --output, "
+                "or remove it"
             )
         return {
             name: [
@@ -118,7 +119,7 @@ def make_search(plan: Plan, attack: Attack | None = None) -> Search:
     experiment = plan.experiment
     options = experiment.tune or config.Tune()
     if plan.federation is None:
-        raise ConfigError("tuning needs the clients' examples here: engine = 'flower' has them on nodes")
+        raise ConfigError("tuning needs the clients' examples here, but with engine = 'flower' they are on nodes")
     split = hold_out(plan.federation, options.held_out, options.share, options.seed)
     clients = embedded(experiment, split.train)
     goal = Goal(
@@ -203,5 +204,5 @@ def _set(table: Any, name: str, value: Any) -> None:
 
     before = table.get(name)
     table[name] = value
-    if not isinstance(table, InlineTable):  # which cannot hold comments
+    if not isinstance(table, InlineTable):  # inline tables cannot contain comments
         table[name].comment("tuned" if before is None else f"tuned, from {before}")

@@ -1,8 +1,8 @@
 """Choose the examples of each lane at each local step, and the room of a batch.
 
 Only the client determines the room of its batch, so that no sum rounds differently because of other clients in the same
-computation. There are few sizes of rooms, so that clients of similar sizes share one. They are close enough to the real
-sizes that small clients do not pay for large ones.
+computation. There are few room sizes, so that clients of similar sizes share one. The sizes are close enough to each
+other that small clients do not pay for large ones.
 """
 
 import math
@@ -17,7 +17,7 @@ from wafl.parts.schedule import LocalWork
 SMALLEST = 16
 """The number of examples below which a step takes as long as with one example."""
 FEW = 2**15
-"""The number of draws below which a CPU is faster than the launch of the operations on a GPU."""
+"""The number of draws below which a CPU is faster than launching the operations on a GPU."""
 
 
 def room_for(count: int, smallest: int = SMALLEST) -> int:
@@ -63,7 +63,7 @@ def draw_batches(work: LocalWork, key: Key, sizes: Tensor, room: int) -> Batches
     position = torch.arange(width, device=device)
     step = epochs[..., None] * per_epoch + position // cut
     wanted = (position < sizes[:, None]) & (step < last)
-    # One slot more, for what is drawn but not used.
+    # One extra slot, for examples that are drawn but not used.
     slots = torch.where(wanted, (lane * shape[1] + step) * room + position % cut, math.prod(shape)).flatten()
     index = torch.zeros(math.prod(shape) + 1, dtype=torch.int64, device=device).scatter_(0, slots, order.flatten())
     real = torch.zeros_like(index, dtype=torch.bool).index_fill_(0, slots, True)

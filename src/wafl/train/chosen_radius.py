@@ -32,15 +32,15 @@ from wafl.train.spec import Spec
 CANDIDATES = (0.01, 0.03, 0.1, 0.3)
 """The candidate radii, as fractions of the distance of a client's examples from their mean."""
 BUDGET = 1.6
-"""The cost limit of training all candidates, in runs; judging them takes most of the rest of two runs."""
+"""The cost limit of training all candidates, in runs. Judging them takes most of the rest of two runs."""
 FEWEST = 4
-"""The minimum number of clients; with fewer, one half is no evidence about the other."""
+"""The minimum number of clients; with fewer, one half says nothing about the other."""
 DRAWS = 1000
 """The number of bootstrap draws for a standard error."""
 
 
 def settled(trainer: Trainer, specs: Sequence[Spec], progress: Progress, callbacks: Sequence[Callback]) -> list[Spec]:
-    """Return the runs with chosen radii; new choices are stored in ``progress`` and reported to callbacks."""
+    """Return the runs with chosen radii; store new choices in ``progress`` and report them to callbacks."""
     decided: list[Spec] = []
     for index, spec in enumerate(specs):
         if spec.undecided:
@@ -91,10 +91,10 @@ def choose_radius(trainer: Trainer, index: int, spec: Spec) -> ChosenRadius:
 def best_index(values: Tensor, *, larger_is_better: bool = True) -> tuple[int, str]:
     """Return the index of the smallest radius that is not clearly worse than the best, and the reason in words.
 
-    ``values [R, C]`` are accuracies or losses, the smallest radius first; they are not finite where training diverged.
-    A radius's score is the mean of two numbers: the mean over the clients, and the mean over their worst tenth. It is
-    clearly worse if its score is further from the best than one standard error of the difference, by the bootstrap over
-    clients.
+    ``values [R, C]`` are accuracies or losses, with the smallest radius first. They are not finite where training
+    diverged. A radius's score is the mean of two numbers: the mean over the clients, and the mean over their worst
+    tenth. It is clearly worse if its score is further from the best than one standard error of the difference, by the
+    bootstrap over clients.
     """
     signed = values if larger_is_better else -values
     usable = torch.isfinite(signed).all(1)
@@ -127,7 +127,7 @@ def _mean_and_worst(values: Tensor, larger_is_better: bool) -> tuple[Tensor, Ten
 def _standard_error(one: Tensor, other: Tensor) -> float:
     """Return the standard error of the difference of two scores of the same clients, by the bootstrap.
 
-    A jackknife is not suitable: the worst of a few clients changes only when that client is left out.
+    A jackknife is not suitable, because the worst of a few clients changes only when that client is left out.
     """
     drawn = bits(Key.of(0), Purpose.BOOTSTRAP, DRAWS * len(one)).view(DRAWS, len(one)) % len(one)
     return float((_score(one[drawn]) - _score(other[drawn])).std())
@@ -174,7 +174,7 @@ def _shorter(schedule: Schedule, halves: Sequence[int]) -> Schedule:
 
 
 def _judged(trainer: Trainer, clients: Clients, judge: Judge, judges: int, specs: Sequence[Spec]) -> Tensor:
-    """Return each candidate's accuracy (for a regression, loss) on each held-out client, ``[R, C]``.
+    """Return each candidate's accuracy (for regression, loss) on each held-out client, ``[R, C]``.
 
     The numbers are NaN if training diverged.
     """
@@ -188,9 +188,9 @@ def _judged(trainer: Trainer, clients: Clients, judge: Judge, judges: int, specs
     scores: dict[int, Mapping[int, float]] = {}
     for index, run in enumerate(runs):
         if not run.diverged:
-            with suppress(ValueError):  # finite parameters whose losses are not
+            with suppress(ValueError):  # the parameters are finite, but the losses are not
                 scores[index] = judge(run)
-    # A client on a node may be away for one of them.
+    # A client on a node may be missing for one of them.
     heard = sorted(set[int].intersection(*(set(each) for each in scores.values()))) if scores else range(judges)
     values = torch.full((len(specs), len(heard)), torch.nan, dtype=torch.float64)
     for index, each in scores.items():

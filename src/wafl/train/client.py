@@ -1,7 +1,7 @@
 """Compute a client's work as a pure function of its input: lines 3 to 8 of the paper's Algorithm 1.
 
-The embedded engine calls it for a whole cohort at once, and a Flower node for its clients; the same seed gives both the
-same numbers.
+The embedded engine calls it for a whole cohort at once, and a Flower node calls it for its clients. With the same seed,
+both get the same numbers.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ class LaneOutput(Rows):
 def local_update(client: ClientTask, lanes: LaneInput, take_step: Eager = EAGER) -> LaneOutput:
     """Return each lane's reply after local steps: ``theta <- theta - rate / |D| sum over the batch of grad phi``.
 
-    Lanes with more steps come first; a lane that has finished its steps drops out while others continue.
+    Lanes with more steps come first. A lane that has finished its steps drops out while others continue.
     """
     lanes = _with_statistics(client, lanes)
     key, first, sizes = _distinct(client, lanes)

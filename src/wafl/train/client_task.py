@@ -1,4 +1,4 @@
-"""Define the two sides of a client's work: its own knowledge, and the server's messages."""
+"""Define the two inputs of a client's work: what the client knows, and the server's messages."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -68,8 +68,8 @@ class ClientTask:
     """The clients' knowledge: the task, the objective, the work of a round, their examples, and the local step.
 
     ``largest`` is the size of the largest client anywhere, here or on other nodes, which limits the room of a batch. 0
-    means the largest client here; None means that the size is unknown. If ``judges_ends``, the loss with a model is the
-    loss of this trained model on all examples, and not the loss of a first batch before training.
+    means the largest client here; None means that the size is unknown. If ``judges_ends`` is True, a client reports the
+    loss of its trained model on all examples; otherwise, the loss on the first batch before training.
     """
 
     task: Task
@@ -117,14 +117,14 @@ class ClientTask:
 
     @property
     def pairs(self) -> bool:
-        """Whether a lane must not be alone, to round as among others: an ascent amplifies rounding errors."""
+        """Whether a lane must not be computed alone, because an ascent amplifies rounding differences."""
         return self.objective is not None and (self.objective.space is not None or not self.task.steady)
 
     def initial_memory(self, params: Tensor) -> dict[str, Tensor]:
         """Return a client's memory before its first round, by the part of the method that owns it."""
         problem, blank = Problem(self.task, params[None]), params.new_zeros(1, 1, *self.examples.shape)
         objective = None if self.objective is None else self.objective.initial_memory(problem, blank)
-        # NaN stands for what the server has, where a client begins.
+        # NaN stands for the server's values, with which a client starts.
         unknown = params.new_full((len(self.kept_positions),), torch.nan) if self.kept_positions else None
         return present({OBJECTIVE: objective, LOCAL: self.local.initial_memory(params), STATISTICS: unknown})
 

@@ -28,11 +28,11 @@ from wafl.train.trust.trust import Trust
 class Roster:
     """The server's facts about its clients, without their examples and with only declared facts about their data.
 
-    ``num_examples`` is the number of training examples of each client; 0 if it was not asked. ``owners`` contains, by
-    name, the key fingerprint of the node that brought a client. ``unseen`` are clients elsewhere that never train and
-    are only tested. ``nodes`` contains the node that first brought each client, by a key's fingerprint or a number; it
-    is empty if every client is its own node. ``capped`` are clients that claim a larger share of all examples than
-    allowed.
+    ``num_examples`` contains the number of training examples of each client, or 0 if the client was not asked.
+    ``owners`` contains, by name, the key fingerprint of the node that brought a client. ``unseen`` are clients
+    elsewhere that take no part in training and are only tested. ``nodes`` contains the node that first brought each
+    client, by a key's fingerprint or a number; it is empty if every client is its own node. ``capped`` are clients that
+    claim a larger share of all examples than allowed.
     """
 
     names: tuple[str, ...]
@@ -63,7 +63,7 @@ class Roster:
 Engine = Callable[[Sequence[Query], Sequence[int]], list[Admitted]]
 """A function that answers one query from each of several runs at once, given the runs' indices in their sweep.
 
-It returns the valid replies. The queries are of one kind, and for the same vectors.
+It returns the valid replies. All queries have the same kind and ask for the same vectors.
 """
 
 
@@ -116,7 +116,10 @@ class Clients(Protocol):
         ...
 
     def uneven_columns(self) -> str:
-        """Name the columns of the examples that must be scaled, if known; empty if there are none."""
+        """Name the columns of the examples that must be scaled.
+
+        Return an empty string if there are none or they are unknown.
+        """
         ...
 
     def cost_matrix_of_clients(self) -> CostMatrix:
@@ -127,9 +130,9 @@ class Clients(Protocol):
         """Raise an error, before any work, if a model or an objective does not suit the examples."""
 
     def fingerprint(self) -> Mapping[str, str]:
-        """Return digests, by name, of all that determines the clients' numbers, such as their examples.
+        """Return digests, by name, of everything that determines the clients' numbers, such as their examples.
 
-        A checkpoint has the same digests.
+        A checkpoint contains the same digests.
         """
         ...
 
@@ -152,12 +155,12 @@ class Clients(Protocol):
 
 
 Judge = Callable[[Run], Mapping[int, float]]
-"""A function that returns a run's accuracy (for a regression, its loss) on each judge's training examples."""
+"""A function that returns a run's accuracy (for regression, its loss) on each judge's training examples."""
 
 
 @runtime_checkable
 class Divisible(Protocol):
-    """Clients of which some can be held out of a training, to judge the trained models."""
+    """Clients of which some can be held out of training, to judge the trained models."""
 
     def spread(self) -> float:
         """Return the root mean square distance of a client's training examples from their mean.

@@ -1,4 +1,4 @@
-"""Work for clients whose examples are in this process, as lanes of one batch."""
+"""Run the work of clients whose examples are in this process, as lanes of one batch."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -41,7 +41,10 @@ from wafl.train.trust.trust import Trust
 
 @dataclass(frozen=True)
 class Embedded:
-    """Clients with examples in this process, and the device of their work; ``unseen`` clients never train."""
+    """Clients with examples in this process, and the device of their work.
+
+    ``unseen`` clients take no part in training.
+    """
 
     federation: Federation
     device: torch.device
@@ -52,7 +55,7 @@ class Embedded:
     caps: Caps | None = None
     workers: int | None = None
     roster: Roster = field(init=False)
-    absent = ""  # everybody is here
+    absent = ""  # all clients are here
     sees_updates = True
 
     def __post_init__(self) -> None:
@@ -82,7 +85,10 @@ class Embedded:
         return "" if bounded else uneven_columns(clients.train, clients.columns, large=LARGE)
 
     def check(self, task: Task, start: Tensor, objectives: Collection[Objective]) -> None:
-        """Raise an error if training is impossible: each objective moves one example to fail before any work."""
+        """Raise an error if training is impossible.
+
+        Each objective moves one example, so that errors come before any work.
+        """
         clients, problem = self.federation, Problem(task, start[None])
         x, y = first_example(clients, start)
         check_fitness(problem, x, y, clients.num_classes)
@@ -94,7 +100,7 @@ class Embedded:
                 raise ValueError(f"the examples lie in [{low:g}, {high:g}], outside bounds={box}: widen them")
         for objective in objectives:
             objective.check_model(problem)
-            # One step shows as well as a thousand whether the objective fits the model.
+            # One step is enough to show whether the objective fits the model.
             short = objective.changed(steps=1) if objective.steps > 1 and is_dataclass(objective) else objective
             short(problem, x, y, ObjectiveState())
 
@@ -124,7 +130,7 @@ class Embedded:
         return trust_in(self.roster, self.tolerance, self.caps)
 
     def apart(self, left_out: Sequence[int], index: int, spec: Spec) -> tuple[Clients, Judge]:
-        """Return the clients without the held-out ones, which judge; no remaining client fails on purpose."""
+        """Return the clients without the held-out ones, which judge. No remaining client fails on purpose."""
         train, judges = self.federation.set_apart(left_out)
         judges = replace(judges, test=judges.train)
 
@@ -135,7 +141,7 @@ class Embedded:
         return replace(self, federation=train, faults=None, tolerance=None, unseen=None), judge
 
     def fingerprint(self) -> Mapping[str, str]:
-        """Return digests of the examples and the faults; a resumed training may change its tolerance."""
+        """Return digests of the examples and the faults; a resumed run may have a different tolerance."""
         failing = json.dumps(describe(self.faults))
         return {**self._examples, "faults": sha256(failing.encode()).hexdigest()}
 
@@ -155,7 +161,7 @@ class Embedded:
             )
         first = next(iter(specs.values()))
         examples = self.federation.train.to(self.device)
-        # A size that a server would not know must not change a digit here either.
+        # A size that a server would not know must not change any digit here either.
         largest = 0 if first.needs_sizes else None
         objective, local = first.method.objective, first.method.local
         ends = first.method.client_weights.judges_ends
@@ -227,7 +233,7 @@ def check_integers(task: Task, params: Tensor, clients: Federation) -> None:
         for raw in examples.raw.split(4096):
             x = examples.prepare(raw, examples.dtype)
             if not torch.equal(x, x.round()):
-                raise ValueError(f"{type(task.module).__name__} takes integers, and the examples hold other numbers")
+                raise ValueError(f"{type(task.module).__name__} takes integers, and the examples contain other numbers")
             flat = x.flatten(1)
             for row in {int(flat.amin(1).argmin()), int(flat.amax(1).argmax())} if len(x) else ():
                 try:
@@ -245,7 +251,7 @@ def find_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ValueError(f"device={name!r} is no device: use 'cpu' or 'cuda'") from None
+        raise ValueError(f"device={name!r} is not a device: use 'cpu' or 'cuda'") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device={name!r} asks for CUDA, which torch does not find here: use device='cpu'")
+        raise ValueError(f"device={name!r} needs CUDA, which torch does not find here: use device='cpu'")
     return device

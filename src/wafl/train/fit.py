@@ -1,4 +1,4 @@
-"""Train one run, or a whole sweep as lanes of one batched run."""
+"""Train one run, or a whole sweep as lanes of one batch."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -45,25 +45,28 @@ class Setting:
         "that returns one loss per example, or a :class:`wafl.OutputLoss`.",
     ] = None
     init: Annotated[Mapping[str, Tensor] | None, "The parameters to start from; by default the model's own."] = None
-    device: Annotated[str, 'Where lanes are computed, "cpu" or "cuda".'] = "cpu"
-    chunk_size: Annotated[int | None, "Lanes computed together; by default, they fill half of the free memory."] = None
+    device: Annotated[str, 'The device on which models are trained, "cpu" or "cuda".'] = "cpu"
+    chunk_size: Annotated[
+        int | None, "How many lanes are computed together; by default, the lanes fill half of the free memory."
+    ] = None
     workers: Annotated[
         int | None,
-        "Threads of a CPU that share the clients of a network that is too large for one batch of them all; by default "
-        "torch's number of threads. Any number gives the same bits.",
+        "How many CPU threads share the clients if the network is too large to compute all clients in one batch; by "
+        "default, torch's number of threads. The results are bitwise the same for any number.",
     ] = None
     callbacks: Annotated[Callbacks, "Called with every round (:mod:`wafl.callbacks`)."] = ()
     checkpoint: Annotated[Checkpoint | None, "Saves the progress, so that the same call resumes after a crash."] = None
-    faults: Annotated[Faults | None, "Lets clients fail on purpose."] = None
+    faults: Annotated[Faults | None, "Makes clients fail on purpose."] = None
     tolerance: Annotated[
         Tolerance | None,
-        "How many clients may fail in a round; with faults or a tolerance, a non-finite reply is left out instead of "
+        "How many clients may fail in a round. With faults or a tolerance, a non-finite reply is left out instead of "
         "ending the run.",
     ] = None
     check_optimum: Annotated[
         bool | None,
-        "Whether to warn at the end if a few steps of all clients together would lower what they minimize; by default, "
-        "`fit` checks linear models if this takes at most a quarter of the training's gradients, and `sweep` does not.",
+        "Whether to warn at the end if the model is not near its optimum: if a few steps with all clients would still "
+        "lower the training objective. By default, `fit` checks linear models if the check takes at most a quarter of "
+        "the gradients of training, and `sweep` does not check.",
     ] = None
     progress: Annotated[bool | None, "Whether to show progress; by default on a terminal and in notebooks."] = None
 
@@ -82,12 +85,15 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Training(Setting, Schedule):
-    """Every option of :func:`fit` besides the model, the clients, and the method."""
+    """Every option of :func:`fit` besides the model, the clients, and the method; each field is a keyword argument."""
 
 
 @taking(Training)
 def fit(model: nn.Module, clients: Federation, method: Method, options: Training) -> Run:
-    """Train one model on all clients; only client work sees their examples.
+    """Train one model on all clients; only the clients' work sees their examples.
+
+    All options after ``method`` are keyword arguments. A *lane*, in the options below, is one client's copy of the
+    parameters; the lanes of a batch are computed together.
 
     See Also:
         :func:`wafl.sweep`, :func:`wafl.tune`, :func:`wafl.evaluate`
@@ -117,11 +123,12 @@ def fit(model: nn.Module, clients: Federation, method: Method, options: Training
 def sweep(
     model: nn.Module, clients: Federation, method: Method, grid: Mapping[str, Sequence[Any]], **options: Any
 ) -> Runs:
-    """Train every combination of a grid as lanes of one batched run.
+    """Train every combination of a grid, as lanes of one batch where possible.
 
-    Combinations that differ only in numbers share a batch. Combinations with different computations (another
-    ``batch_size``, ``norm``, ...) train one after another. Each run equals the one that :func:`fit` returns for it. A
-    run that diverges stops alone, and ``run.diverged`` has the reason; if all runs diverge, an error is raised.
+    A *lane* is one client's copy of the parameters in one run. Combinations that run the same computation with
+    different numbers share a batch. Combinations with different computations (a different ``batch_size``, ``norm``,
+    ...) train one after another. Each run equals the run that :func:`fit` returns for the same options. If a run
+    diverges, only this run stops, and ``run.diverged`` contains the reason; if all runs diverge, an error is raised.
 
     See Also:
         :func:`wafl.fit`, :func:`wafl.compare`
@@ -151,17 +158,19 @@ def usual_loss(given: Loss | None, clients: Federation) -> Loss:
     y = clients.train.y
     if given is not None or not y.is_floating_point() or bool((y == y.round()).all()):
         return "cross_entropy" if given is None else given
-    warn_user("the targets are not whole numbers, so loss='squared_error' is used: say so to be sure", LossWarning)
+    warn_user(
+        "the targets are not whole numbers, so loss='squared_error' is used: pass it explicitly to be sure", LossWarning
+    )
     return "squared_error"
 
 
 def make_specs(method: Method, grid: Mapping[str, Sequence[Any]], schedule: Mapping[str, Any]) -> list[Spec]:
-    """Return one run for every combination of the grid, in the order of ``itertools.product``."""
+    """Return the spec of every combination of the grid, in the order of ``itertools.product``."""
     if not isinstance(grid, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"grid={grid!r} must be a dict of lists by option, such as {{'gamma': [0.1, 1.0]}}")
     lists = [isinstance(values, Sequence) and not isinstance(values, str) for values in grid.values()]  # pyright: ignore[reportUnnecessaryIsInstance]
     if not grid or not all(lists) or not all(map(len, grid.values())):
-        raise ValueError(f"the grid {dict(grid)} has no combination: give every name at least one value, in a list")
+        raise ValueError(f"the grid {dict(grid)} has no combinations: give every name at least one value, in a list")
     names = [field.name for field in fields(Schedule)]
     specs: list[Spec] = []
     for values in itertools.product(*grid.values()):
@@ -174,7 +183,7 @@ def make_specs(method: Method, grid: Mapping[str, Sequence[Any]], schedule: Mapp
 
 @dataclass(frozen=True)
 class _Rounds(Callback):
-    """The visible progress of a training: the finished rounds of all its runs, and the mean loss of the last ones."""
+    """The visible progress of training: the finished rounds of all runs, and the mean loss of the last rounds."""
 
     rounds: Sequence[int]
 
@@ -205,7 +214,7 @@ def train(
         everyone = listeners if checkpoint is None else [*listeners, checkpoint]
         runs = trainer.train(settled(trainer, specs, progress, listeners), everyone, progress)
         if checkpoint is not None:
-            checkpoint.write()  # here a signal can only delay it
+            checkpoint.write()  # a signal can now only delay the write
     for index, chosen in progress.chosen.items():
         runs[index].settings["chosen"] = asdict(chosen)
     return runs

@@ -12,13 +12,13 @@ from torch import Tensor
 from wafl.parts.messages import State, named, owned
 
 MEAN = "mean"
-"""The owner of the vectors ``params`` and ``client_weights``, and of the window: its rounds, and rounds so far."""
+"""The owner of the vectors ``params`` and ``client_weights``, and of the window: its length and the rounds so far."""
 
 
 def with_mean(rounds: int, share: float, before: State, after: State) -> State:
     """Update the mean over the last ``share`` of the rounds after a query.
 
-    If the number of rounds changes, the mean starts again.
+    If the number of rounds changes, start the mean again.
     """
     first = rounds - math.ceil(share * rounds)
     kept = owned(MEAN, before.vectors)

@@ -1,4 +1,4 @@
-"""Train all runs of a sweep by joining algorithms and engines; runs of one shape train together as lanes."""
+"""Train all runs of a sweep by connecting algorithms and engines; runs with the same shape train together as lanes."""
 
 import copy
 import json
@@ -85,7 +85,7 @@ class _ActiveRun:
             self.watch.check_loss(self.trained.query, self.trained.replies, record, names, self.reached.history)
         self.reached.state = after
         if record is not None:
-            self.limited, self.trained = [], None  # the next round has no room for the vectors of this one
+            self.limited, self.trained = [], None  # the next round does not keep the vectors of this one
             self.watch.check_gamma(after)
         return record
 
@@ -133,7 +133,7 @@ class Trainer:
             raise TypeError(f"init is {what_is(init)}: pass parameters by name, such as init=run.params")
         self.start = self.task.flatten(init).to(clients.device) if init is not None else self.task.initial()
         if not bool(torch.isfinite(self.start).all()):
-            raise ValueError("the starting parameters hold NaN or infinity")
+            raise ValueError("the starting parameters contain NaN or infinity")
 
     def train(
         self, specs: Sequence[Spec], callbacks: Sequence[Callback] = (), progress: Progress | None = None
@@ -168,7 +168,7 @@ class Trainer:
         return [self._finish(run.spec, run.reached) for run in active]
 
     def check(self, specs: Sequence[Spec]) -> list[Algorithm]:
-        """Raise an error, before any work, for impossible trainings; return the algorithm of each run."""
+        """Raise an error, before any work, for impossible runs; return the algorithm of each run."""
         specs = self.within([spec.with_radius(1.0) if spec.undecided else spec for spec in specs])
         for spec in specs:
             check_cost(spec, self.roster.num_examples)
@@ -196,7 +196,7 @@ class Trainer:
         return {"methods": sha256(json.dumps(about).encode()).hexdigest(), **self.subject()}
 
     def subject(self) -> dict[str, str]:
-        """Return digests, by name, of everything but the method: model, start, loss and clients."""
+        """Return digests, by name, of everything except the method: model, start, loss and clients."""
         return {
             "model": model_digest(self.model),
             "starting parameters": tensors_digest([self.start]),
@@ -227,7 +227,7 @@ class Trainer:
             for run, _ in asking:
                 try:
                     record = run.tell(answers.pop(run.index), names)
-                except (DivergedError, UnboundedError) as error:  # this run ends, the others go on
+                except (DivergedError, UnboundedError) as error:  # this run ends, and the others continue
                     run.fail(error)
                     diverged = True
                     continue
@@ -322,7 +322,7 @@ class Trainer:
 
 
 def _answers(engine: Engine, asking: Sequence[tuple[_ActiveRun, Query]]) -> dict[int, Admitted]:
-    """Return the answer to each run's query; queries of one kind and for the same vectors are answered together."""
+    """Return the answer to each run's query. Queries with the same kind and vectors are answered together."""
     kinds: dict[tuple[Any, ...], list[tuple[_ActiveRun, Query]]] = {}
     for run, query in asking:
         kinds.setdefault((query.kind, query.wanted), []).append((run, query))

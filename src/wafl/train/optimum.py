@@ -1,7 +1,7 @@
 """Test whether a trained model is near its optimum, by a few temporary steps of all clients together.
 
-Clients that take many local steps pull apart, and small cohorts add noise. Training may then stall far from the
-optimum, where a comparison of methods has little meaning.
+Clients that take many local steps pull the model in different directions, and small cohorts add noise. Training may
+then stall far from the optimum, where a comparison of methods means little.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,8 @@ from wafl.train.spec import Spec
 STEPS, MOST_FALL = 10, 0.02
 """The number of steps, and the fraction by which they may lower the objective.
 
-On digits, where clients pull apart, they lower it by 0.04 to 0.1, and after 300 rounds of one step by 0.001 to 0.016.
+On digits, where clients pull in different directions, the steps lower it by 0.04 to 0.1, and after 300 rounds of one
+step by 0.001 to 0.016.
 """
 SHARE = 4
 """The inverse of the maximum share of training's gradients that the check takes by default."""
@@ -30,8 +31,8 @@ SHARE = 4
 def check_near(trainer: Trainer, specs: Sequence[Spec], runs: Sequence[Run], wanted: bool | None) -> None:
     """Warn if a few steps of all clients lower the objective; with ``wanted=None``, cost and model decide.
 
-    Learned client weights have no such objective, servers without a mean do not minimize it, and images that move at
-    random make it noisy. The check requests no values that differential privacy hides.
+    Learned client weights have no such objective, servers without a mean do not minimize it, and randomly shifted
+    images make it noisy. The check requests no values that differential privacy hides.
     """
     if wanted is False or not trainer.clients.sees_updates:
         return
@@ -95,7 +96,7 @@ def _losses_ahead(trainer: Trainer, index: int, spec: Spec, run: Run) -> Iterato
 
 
 def _is_cheap(trainer: Trainer, spec: Spec, run: Run) -> bool:
-    """Return whether the check reads few examples, compared with the training."""
+    """Return whether the check reads few examples, compared with training."""
     work, sizes = spec.schedule.local_work, trainer.roster.num_examples
     seen = [
         size * work.local_epochs if work.local_epochs else (work.local_steps or 0) * min(size, work.batch_size or size)

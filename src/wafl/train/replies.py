@@ -1,8 +1,8 @@
 """Compute the next model from the clients' models, and client weights from their losses.
 
 Some rules for the client weights request losses in a separate query: before a round trains (q-FFL, Scaff-PD), or at a
-snapshot (DRFA). The state's vectors contain the values that a round needs for its end and for the next round, so a
-checkpoint has them.
+snapshot (DRFA). The state's vectors contain the values that the end of a round and the next round need, so a checkpoint
+contains them.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ def server_step(
     is the mean. Returns the next parameters, and the vectors to remember: the server's memory and snapshots.
     """
     memory = owned("server", state.vectors)
-    memory = {name: value[:trained] for name, value in memory.items()}  # older checkpoints have statistics here too
+    memory = {name: value[:trained] for name, value in memory.items()}  # older checkpoints contain statistics here too
     params, memory = server.step(_seen(server, update, query.nodes, trained), memory)
     if params.shape != (trained,):
         raise ValueError(
@@ -76,7 +76,7 @@ def _seen(server: Server, update: Update, nodes: Sequence[int], trained: int) ->
 def _first(update: Update, count: int) -> Update:
     """Return the update of the first ``count`` parameters."""
     vectors = {name: rows[:, :count] for name, rows in update.vectors.items()}
-    # The mean of all columns is cut, not computed again: a product of another width may have other last bits.
+    # The mean of all columns is cut, not computed again: a product of a different width may have different last bits.
     models = {"start": update.start[:count], "params": update.params[:, :count], "average": update.mean()[:count]}
     return replace(update, **models, vectors=vectors)
 

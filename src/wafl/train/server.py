@@ -1,6 +1,6 @@
 """Run the server's side of the paper's Algorithm 1, for every method: FedAvg on the surrogate loss.
 
-An algorithm asks for client work and is told the replies; it never knows where clients are::
+An algorithm asks for client work and receives the replies; it does not know where the clients are::
 
     state = algorithm.init(params)
     while (query := algorithm.ask(state)) is not None:
@@ -38,14 +38,14 @@ class Algorithm:
     schedule: Annotated[Schedule, "Rounds, cohort, local work and learning rate."]
     num_examples: Annotated[Sequence[int], "The number of training examples of each client."]
     lowest_gamma: Annotated[
-        Callable[[Tensor], float], "What a learned gamma must not fall below, as a function of the parameters."
+        Callable[[Tensor], float], "The lower limit of a learned gamma, as a function of the parameters."
     ]
     num_statistics: Annotated[
         int,
-        "How many numbers at the end of the parameters are statistics. Their next value is always the weighted mean "
+        "The number of statistics at the end of the parameters. Their next value is always the weighted mean "
         "of the clients' values; the server does not see them.",
     ] = 0
-    trust: Annotated[Trust, "How far clients are believed."] = field(default_factory=Trust)
+    trust: Annotated[Trust, "The limits of the influence of clients' claims."] = field(default_factory=Trust)
     sees_updates: Annotated[bool, "Whether the server may know how long each client's update is."] = True
 
     def __post_init__(self) -> None:
@@ -122,10 +122,10 @@ class Algorithm:
         rule, now = self.method.client_weights, self._round(state)
         if query.kind == "loss":
             return replied.after_losses(rule, self.method.local, state, replies, now, self.capped), None
-        counts = float(query.weights.sum()) > 0  # otherwise no client that replied counts
+        counts = float(query.weights.sum()) > 0  # otherwise, no client that replied has any weight
         after, agreement = self._trained(state, query, replies) if counts else (state, None)
         if SNAPSHOT in after.vectors:
-            return after, agreement  # the round ends with the losses there
+            return after, agreement  # the round ends with the losses at the snapshot
         if rule.judges_ends:
             after = replied.with_losses(after, replies)
         if rule.loss_query(now) is None:  # the losses came with the models

@@ -41,7 +41,7 @@ class Spec:
 
     @property
     def parts(self) -> Method:
-        """The method, with the server for the schedule's ``server_learning_rate``."""
+        """The method, with the server that the schedule's ``server_learning_rate`` selects."""
         rate = self.schedule.server_learning_rate
         server = None if rate is None else self.method.server.at_rate(rate)
         return self.method if server is None else replace(self.method, server=server)
@@ -76,7 +76,7 @@ class Spec:
 
         settings = describe(self, by_round)
         for name in ("average_last", "label_smoothing"):
-            if not settings["schedule"][name]:  # a checkpoint from before there was this option goes on
+            if not settings["schedule"][name]:  # checkpoints from before this option existed still resume
                 del settings["schedule"][name]
         return settings
 

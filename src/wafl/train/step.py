@@ -1,6 +1,6 @@
 """Take one local step of every lane: lines 4 to 7 of the paper's Algorithm 1, as a pure function.
 
-It never reads a tensor's value, so that a GPU never waits for the CPU, and a step can be captured.
+It never reads a tensor's value, so a GPU never waits for the CPU, and a step can be captured.
 """
 
 import itertools
@@ -107,11 +107,11 @@ def step(client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch, *, ov
             f"{list(gradient.shape)}: return one row per lane; use keepdim=True in sums over columns"
         )
     same = direction is gradient
-    del gradient  # if nothing else needs it, large models have room for the next parameters
+    del gradient  # if nothing else needs it, its memory can hold the next parameters of large models
     velocity = carry.velocity
     if velocity is not None:
         direction = velocity = velocity * local.scalars["momentum"] + direction
-    # A gradient that is not kept makes room for the parameters: large models would wait for new memory every step.
+    # The parameters reuse a gradient's memory: large models would otherwise wait for new memory in every step.
     room = direction if same and velocity is None and not carried else None
     if over and batch.live is None and client.task.num_statistics == 0 and not carried:
         room = carry.params
@@ -125,14 +125,14 @@ def step(client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch, *, ov
         after = _chosen(batch.live, after, carry)
     if not lanes.iterates:
         return after
-    # The params after that many steps, or after the lane's last.
+    # The parameters after this number of steps, or after the lane's last step.
     due = {name: (steps > batch.step)[:, None] for name, steps in lanes.iterates.items()}
     kept = {name: torch.where(due[name], after.params, value) for name, value in carry.iterates.items()}
     return replace(after, iterates=kept)
 
 
 class Eager:
-    """A function that takes lanes through one step, without recording."""
+    """A function that computes one step of lanes, without recording."""
 
     reuses: ClassVar[bool] = False
     """Whether a later step overwrites the memory of a result."""

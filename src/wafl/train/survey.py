@@ -1,4 +1,4 @@
-"""Ask all clients questions that change nothing: each replies with two numbers per setting, and no example."""
+"""Ask all clients questions that change nothing: each replies with two numbers per setting, and sends no examples."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from wafl.train.lanes.lanes import Lanes
 
 @dataclass(frozen=True)
 class SurveyReplies:
-    """Means over each client's examples, ``[settings, clients]``, of value and transport cost, and known sizes."""
+    """Means over each client's examples, ``[settings, clients]``, of value and transport cost, and the known sizes."""
 
     value: Tensor
     cost: Tensor

@@ -189,13 +189,13 @@ def verify(
 def check_certificate(file: Path) -> None:
     """Raise FileNotFoundError unless the file exists."""
     if not file.is_file():
-        raise FileNotFoundError(f"{file} is not a file: give a certificate, which wafl certify writes")
+        raise FileNotFoundError(f"{file} is not a file: pass a certificate, which wafl certify writes")
 
 
 def read_data(folder: Path, run: "Run | None", data_dir: Path | None, *, held: bool = False) -> "Federation":
-    """Return the clients of a study or run (``held``: the ones that never trained), or of files.
+    """Return the clients of a study or run (with ``held``, the clients that took no part in training), or of files.
 
-    The run prepares bytes in files.
+    The run preprocesses bytes in files.
     """
     from dataclasses import replace
 
@@ -215,7 +215,7 @@ def read_data(folder: Path, run: "Run | None", data_dir: Path | None, *, held: b
         return read_folder(folder).prepared_by(prepare)
     clients = read_folder(folder, preprocess=None if prepare is None else prepare.name)
     if prepare is None or clients.train.raw.dtype != torch.uint8:
-        return clients  # numbers other than bytes are taken as they are
+        return clients  # numbers other than bytes are used unchanged
     return replace(clients.prepared_by(prepare), unit=prepare.unit, bounds=prepare.bounds)
 
 

@@ -61,7 +61,7 @@ def schema() -> None:
     from wafl.config.experiment import Experiment
 
     text = json.dumps(Experiment.model_json_schema(), indent=1)
-    typer.echo(text.replace(": Infinity", ': "inf"'))  # JSON has no infinity; the files take the word too
+    typer.echo(text.replace(": Infinity", ': "inf"'))  # JSON has no infinity; the files also accept the word
 
 
 def methods(name: Annotated[str | None, Argument(metavar="[METHOD]")] = None) -> None:
@@ -86,4 +86,4 @@ def methods(name: Annotated[str | None, Argument(metavar="[METHOD]")] = None) ->
             f"[bold]{method.name}[/]: {escape(method.summary)}\n\nmoves: {method.moves}\nclients send: {method.sends}\n"
             f"use it: {escape(method.use)}\npaper: {escape(method.paper)}"
         )
-        console.print(table if method.options else "\nIt has no further options.")
+        console.print(table if method.options else "\nIt has no other options.")

@@ -68,7 +68,7 @@ def _row(name: str, source: "Source", folder: Path) -> tuple[str, ...]:
 
 
 def _natural_table(folder: Path) -> Table:
-    """Return the table of data from people or places, which come with packages."""
+    """Return the table of data from people or places, which packages contain."""
     from wafl.data.named.natural import NATURAL
 
     table = plain_table("natural", "here", "clients", ">examples", "task", "license")

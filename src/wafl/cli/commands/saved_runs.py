@@ -160,7 +160,7 @@ def _concentration(c1: float | None, c2: float | None, alpha: float, shape: tupl
     if c1 is None and c2 is None:
         return None
     if c1 is None or c2 is None:
-        raise ValueError("give --c1 and --c2 together: the bound needs both")
+        raise ValueError("pass --c1 and --c2 together: the bound needs both")
     return Concentration(c1, c2, alpha, math.prod(shape))
 
 

@@ -20,10 +20,10 @@ def runs(output: Annotated[Path, Argument(metavar="FOLDER")] = Path("runs")) -> 
 
     with one_line_errors():
         if not output.is_dir():
-            raise FileNotFoundError(f"{output} is not a folder: wafl run makes one")
+            raise FileNotFoundError(f"{output} is not a folder: wafl run creates one")
         folders = sorted(path.parent for path in output.glob("*/config.toml") if not is_temporary(path.parent))
         listed = [StudyFolder(folder) for folder in folders]
-        none = f"{output} has no studies yet: wafl run makes one."
+        none = f"{output} has no studies yet: wafl run creates one."
         make_console().print(studies(listed) if listed else escape(none))
 
 

@@ -66,12 +66,13 @@ def run(
     *,
     options: dict[str, Any],
 ) -> None:
-    """Train methods, and compare them on clean data, on attacked clients, and on clients that never train.
+    """Train methods, and compare them on clean data, on attacked clients, and on clients held out of training.
 
     With an experiment file, this trains what the file describes (`wafl config init` writes a starter). Without one, it
     trains WAFL and its rivals on handwritten digits, which come with scikit-learn: each client has only a few labels.
-    The trained models are tested on clean data, with 40% and with all of the clients attacked, and on clients that
-    never train. Their accuracy within a small ball is certified. If it is interrupted, continue with `wafl resume`.
+    The trained models are tested on clean data, with 40% and with all of the clients attacked, and on clients held out
+    of training. Their accuracy within a small ball (any small change of the test data's distribution) is certified. If
+    it is interrupted, continue with `wafl resume`.
 
     The exit status is 0 if every run finished, 3 if some run diverged and the others finished, 2 after an error (also
     if every run diverged), and 130 after Ctrl-C. After SIGTERM and SIGHUP it is 143 and 129.
@@ -87,7 +88,7 @@ def run(
                     f"{experiment} is not an experiment file: to train a method, pass --method {experiment}"
                 )
             _refuse_options(context)
-            read_toml(experiment)  # a file that is none is refused without torch
+            read_toml(experiment)  # rejects a file that is not an experiment without loading torch
             from wafl.config.read import read_experiment
 
             described = read_experiment(experiment, [*(changes or []), *([f"engine={engine}"] if engine else [])])
@@ -114,7 +115,7 @@ def run(
         from wafl.studies.study import Study
 
         folder = output / (name or described.name)
-        if name is not None and folder.exists():  # so that nothing saved is lost
+        if name is not None and folder.exists():  # so that nothing that was saved is lost
             hint = f"continue it with wafl resume {folder}, " if _was_left(folder) else ""
             raise ValueError(f"{folder} exists already: {hint}choose another --name, or remove it")
         source = None if experiment is None else source_of(experiment)
@@ -140,7 +141,7 @@ def _offer_resume(base: Path, folder: Path, experiment: Experiment) -> None:
 
     for left in (other for other in taken_folders(base) if other != folder and _was_left(other)):
         same = StudyFolder(left).config.read_text() == to_toml(experiment)
-        what = "this very experiment was begun there" if same else "an experiment of this name was begun there"
+        what = "this same experiment was started there" if same else "an experiment with this name was started there"
         say(
             f"Note: {left} is not finished: {what} and left. To continue it: wafl resume {left}\n"
             f"This starts from scratch in {folder}.",

@@ -14,12 +14,12 @@ from wafl.flower.node.refusals import signed
 from wafl.flower.node.work import Node
 
 MOST = 4096
-"""The maximum number of nodes that one process of a simulation remembers; they share the data set's examples."""
+"""The maximum number of nodes that one process of a simulation remembers. They share the data set's examples."""
 
 
 @lru_cache(maxsize=MOST)
 def _open(node_config: str, run_config: str) -> Node:
-    """Open the node that two configurations describe; in a simulation one process answers for many nodes."""
+    """Open the node that the two configurations describe; in a simulation, one process answers for many nodes."""
     options = json.loads(node_config)
     return Node.of(options, load_app(run_config, own_data="data" in options))
 

@@ -39,7 +39,7 @@ server_app = ServerApp()
 NODES = {"flower", "tolerance", "caps"}
 """The sections about nodes, which may change when a study is resumed."""
 FREE = NODES | {"engine", "checkpoint_every", "checkpoint_seconds", "trackers", "methods", "tune"}
-"""The sections that may differ between a study and the run config that resumes it; methods are compared separately."""
+"""The sections that may differ between a study and the run config that resumes it. Methods are compared separately."""
 
 
 @server_app.main()
@@ -53,7 +53,7 @@ def main(grid: Grid, context: Context) -> None:
             raise ConfigError(f"run config: task={values['task']!r} must be one of {', '.join(tasks)}")
         tasks[values["task"]](Post(grid, from_run_config(values).flower.at_once), values)
     except Exception as error:
-        shown_safely(error)  # Flower prints it again, with the lines of code
+        shown_safely(error)  # Flower prints the error again, with the lines of code
         log(ERROR, "%s: %s", type(error).__name__, error)
         raise
 
@@ -89,7 +89,7 @@ def train(post: Post, values: Mapping[str, Any]) -> None:
 
 
 def mixture(post: Post, values: Mapping[str, Any]) -> None:
-    """Write the weights of the mixture nearest to ``x`` in the file ``target``, which every node receives."""
+    """Write the client weights whose mixture is nearest to ``x`` in the file ``target``, which every node receives."""
     experiment, aim = from_run_config(values), _target(values)
     clients = Finder(post, experiment, Path(str(values["target"])).parent)([])
     seed, roster = experiment.seeds[0], clients.roster
@@ -125,7 +125,7 @@ class _Narrator(Callback):
         left_out = "".join(f"; without {names[client]}: {why}" for client, why in record.excluded)
         shortened = "".join(f"; {names[client]} shortened to {share:.0%}" for client, share in record.shortened)
         limited = "".join(f"; {names[client]}: {what}" for client, what in record.limited)
-        # The first time that something is wrong with a client, its operator should hear of it.
+        # When something is wrong with a client for the first time, its operator should see it.
         strange = {client for client, _ in (*record.excluded, *record.shortened, *record.limited)}
         level = WARNING if strange - self._suspect else INFO
         self._suspect |= strange
@@ -134,7 +134,10 @@ class _Narrator(Callback):
 
 
 def _same(begun: Experiment, given: Experiment, folder: Path) -> Experiment:
-    """Return the study's experiment with the run config's settings for nodes; raise if it is another experiment."""
+    """Return the study's experiment with the run config's settings for nodes.
+
+    Raise an error if the experiments differ.
+    """
     one, other = (
         {
             **each.model_dump(exclude=FREE),

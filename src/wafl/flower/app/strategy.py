@@ -29,15 +29,15 @@ from wafl.train.trust.trust import FEW, Shares
 class WAFL(FedAvg):
     """FedAvg on ``phi_gamma``; clients must return :func:`wafl.flower.train`.
 
-    All arguments are keyword arguments. With a radius, gamma is found during training, and the ball grows in the first
-    rounds of ``start``. ``strategy.gamma`` and ``strategy.radius`` are the current values, and each round's metrics
-    contain the gamma that was sent. The costs for finding gamma are not private: with Flower's differential privacy,
-    give gamma. Replies are left out if they are not finite, do not fit the model, or claim more than the caps allow;
-    updates that are much longer than the others are shortened. If no client could train in any round, ``start`` ends
-    with an error.
+    All arguments are keyword arguments. With a radius, WAFL finds gamma during training, and the ball grows in the
+    first rounds of ``start``. ``strategy.gamma`` and ``strategy.radius`` are the current values, and each round's
+    metrics contain the gamma that was sent. The costs that determine gamma are not private: with Flower's differential
+    privacy, pass gamma. Replies that are not finite, do not fit the model, or claim more than the caps allow are left
+    out. Updates that are much longer than the others are shortened. If no client could train in any round, ``start``
+    ends with an error.
 
-    Flower's other servers mix in: ``class Robust(WAFL, FedMedian): pass`` takes the median of the clients' models,
-    FedAdam, FedYogi, FedTrimmedAvg, Krum and FedProx (with the proximal term at the clients) work the same way.
+    You can mix in Flower's other strategies: ``class Robust(WAFL, FedMedian): pass`` takes the median of the clients'
+    models. FedAdam, FedYogi, FedTrimmedAvg, Krum and FedProx (with the proximal term at the clients) work the same way.
 
     Args:
         gamma: the price of transport; a smaller gamma is a larger ball. Without gamma and radius it is 0.5.
@@ -48,26 +48,26 @@ class WAFL(FedAvg):
         steps: the maximum number of steps of the inner ascent.
         tolerance: an example stops this close to its fixed point, relative to its move; 0 takes all steps.
         restarts: the number of random starts in addition to the example itself.
-        bounds: a box ``(low, high)`` that limits moved examples; by default there is no limit, since a strategy does
+        bounds: a box ``(low, high)`` that limits moved examples. By default there is no limit, because a strategy does
             not know the data.
-        strict: clients use no gamma below the concavity limit of their model; needs a radius and a linear model.
-            ``strategy.gamma`` may then be below the gamma that clients used; with a radius, power=1 and no bounds it is
-            the excess of that gamma over the model's steepest slope.
-        space: the name of a layer: its output is moved instead of the inputs, which may then be integers.
+        strict: whether clients keep gamma at or above the concavity limit of their model; needs a radius and a linear
+            model. ``strategy.gamma`` may then be below the gamma that clients used; with a radius, power=1 and no
+            bounds it is the excess of that gamma over the model's steepest slope.
+        space: the name of a layer whose output is moved instead of the inputs, which may then be integers.
         cost_matrix: the matrix A of a ground cost ``||A^-1 (x_adv - x)||``, or one number per feature for a diagonal A.
-        clip: an update more than this many times as long as the round's median is shortened to that length; of two
-            updates, the longer is compared with the shorter. With a radius, a cost counts for at most this many times
-            the round's median. The default is 2.5; ``math.inf`` limits none.
-        caps: the most that a client may claim, a :class:`wafl.Caps`; here its ``examples``, ``cost`` and
-            ``client_share`` count; the default ``client_share`` is twice an equal share, as on nodes.
+        clip: the maximum length of an update, as a multiple of the round's median; longer updates are shortened. If
+            there are only two updates, the longer is compared with the shorter. With a radius, costs are limited to the
+            same multiple of their median. The default is 2.5; ``math.inf`` means no limit.
+        caps: the most that a client may claim, a :class:`wafl.Caps`. Only its ``examples``, ``cost`` and
+            ``client_share`` are used. The default ``client_share`` is twice an equal share, as on nodes.
         fraction_train: FedAvg's share of nodes that train in a round.
         fraction_evaluate: FedAvg's share of nodes that evaluate in a round.
-        min_train_nodes: FedAvg's least number of nodes that train.
-        min_evaluate_nodes: FedAvg's least number of nodes that evaluate.
-        min_available_nodes: FedAvg's least number of connected nodes.
+        min_train_nodes: FedAvg's minimum number of nodes that train.
+        min_evaluate_nodes: FedAvg's minimum number of nodes that evaluate.
+        min_available_nodes: FedAvg's minimum number of connected nodes.
         weighted_by_key: the metric by which FedAvg weights replies, by default ``num-examples``.
-        arrayrecord_key: FedAvg's name of the record of arrays.
-        configrecord_key: FedAvg's name of the record of the train config.
+        arrayrecord_key: FedAvg's name for the record of arrays.
+        configrecord_key: FedAvg's name for the record of the train config.
         train_metrics_aggr_fn: FedAvg's function that averages the metrics of training.
         evaluate_metrics_aggr_fn: FedAvg's function that averages the metrics of evaluation.
 
@@ -83,7 +83,7 @@ class WAFL(FedAvg):
         self.objective = Wasserstein(**ball)
         if self.objective.cost_matrix == CLIENTS:
             raise ValueError(
-                f"cost_matrix={CLIENTS!r}: a strategy does not know its clients; give one number per feature"
+                f"cost_matrix={CLIENTS!r}: a strategy does not know its clients; pass one number per feature"
             )
         self.gamma, self.radius = float(self.objective.first_gamma), self.objective.target_radius
         self._pace = self.objective.scalars().get("pace")
@@ -161,14 +161,14 @@ class WAFL(FedAvg):
         return plain
 
     def _usable(self, replies: list[Message]) -> list[Message]:
-        """Return the replies whose arrays and metrics can be averaged; log the others and leave them out."""
+        """Return the replies whose arrays and metrics can be averaged; log and leave out the others."""
         sound: list[Message] = []
         for reply in (reply for reply in replies if not reply.has_error()):
             if (fault := self._fault(reply.content)) is None:
                 sound.append(reply)
             else:
                 _leave_out(reply, fault)
-        # FedAvg averages metrics by name and fails if the names differ: one odd client must not end the Flower run.
+        # FedAvg averages metrics by name and fails if the names differ; one faulty client must not end the Flower run.
         usual = Counter(_form(reply.content) for reply in sound).most_common(1)
         for reply in sound:
             if _form(reply.content) != usual[0][0]:

@@ -22,13 +22,13 @@ PREFIX = "wafl-"
 """The prefix of the strategy's options in the train config."""
 
 COST = "transport-cost"
-"""The metric from which the gamma of a radius is found."""
+"""The metric that determines gamma for a radius."""
 
 HEADER = 1024
 """The maximum difference in bytes between numpy's headers of two equal arrays."""
 
 PROXIMAL = "proximal-mu"
-"""The name of FedProx's strength in Flower's messages."""
+"""The name of FedProx's proximal coefficient in Flower's messages."""
 
 _INPUTS, _LABELS = ("image", "img", "x", "pixel_values"), ("label", "labels", "y")
 _RATES = ("lr", "learning-rate")
@@ -56,9 +56,9 @@ def train(
 
     Args:
         model: the model; it is changed in place.
-        loader: batches ``(x, y)``, perhaps with further items, or dicts with image, img, x or pixel_values, and label,
-            labels or y.
-        message: the message of a server whose strategy is :class:`wafl.flower.WAFL`.
+        loader: batches ``(x, y)``, whose additional items are ignored, or dicts with image, img, x or pixel_values, and
+            label, labels or y.
+        message: the message from a server whose strategy is :class:`wafl.flower.WAFL`.
         context: Flower's context of the ClientApp.
         lr: the learning rate; by default "lr" or "learning-rate" of the train config or of the run config.
         local_epochs: the number of passes over the loader; by default "local-epochs" of the run config, or 1.
@@ -99,7 +99,7 @@ def train(
     _write(model, task, params)
 
     state = model.state_dict()
-    # In the order of the message's arrays: Flower's clipping goes by position.
+    # In the order of the message's arrays, because Flower's clipping depends on the position.
     trained = ArrayRecord({name: state[name] for name in arrays})
     return Message(RecordDict({"arrays": trained, "metrics": metrics}), reply_to=message)
 
@@ -114,12 +114,12 @@ def array_fault(arrays: ArrayRecord, like: ArrayRecord) -> str | None:
         try:
             value = arrays[name].numpy()
             shape, dtype = tuple(value.shape), str(value.dtype)
-        except Exception as error:  # reading bytes of any kind may raise anything
+        except Exception as error:  # reading unknown bytes may raise any error
             return f"array {name!r} cannot be read ({error})"
         if shape != tuple(wanted.shape) or dtype != wanted.dtype:
             return f"array {name!r} is {dtype} of shape {shape}, not {wanted.dtype} of shape {tuple(wanted.shape)}"
         if not np.isfinite(value).all():
-            return f"array {name!r} holds NaN or infinity"
+            return f"array {name!r} contains NaN or infinity"
     return None
 
 
@@ -152,7 +152,9 @@ def _descend(
             loss, cost = loss + float(move.value.sum()), cost + float(move.cost.sum())
             step, seen = step + 1, seen + size
         if seen == before:
-            raise ValueError(f"the loader gave no batch in epoch {epoch + 1} of {epochs}: use a DataLoader or a list")
+            raise ValueError(
+                f"the loader returned no batch in epoch {epoch + 1} of {epochs}: use a DataLoader or a list"
+            )
     return params, MetricRecord({"train_loss": loss / seen, "num-examples": seen // epochs, COST: cost / seen})
 
 
@@ -184,30 +186,32 @@ def _write(model: nn.Module, task: Task, params: Tensor) -> None:
 
 def _check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, lr: float | None) -> None:
     if lr is not None:
-        raise ValueError(f"lr={lr} and optimizer are both given: give the optimizer its learning rate, or leave it out")
+        raise ValueError(
+            f"lr={lr} and optimizer are both given: set the learning rate in the optimizer, or leave the optimizer out"
+        )
     held = {id(value) for group in optimizer.param_groups for value in group["params"]}
     names = [name for name, value in model.named_parameters() if value.requires_grad and id(value) not in held]
     if names:
-        raise ValueError(f"the optimizer does not hold {', '.join(names)}: make it of model.parameters()")
+        raise ValueError(f"the optimizer lacks {', '.join(names)}: create it with model.parameters()")
 
 
 def _check_batch_norm(task: Task) -> None:
     for name, layer in task.tracking.items():
         raise ValueError(
             f"{type(layer).__name__} at {name!r} keeps batch statistics, which mix examples and differ between "
-            "clients: call its eval() to train with the statistics that it has, or use torch.nn.GroupNorm or "
+            "clients: call its eval() to train with its current statistics, or use torch.nn.GroupNorm or "
             "torch.nn.LayerNorm instead"
         )
 
 
 def _only(records: Mapping[str, Record], kind: str) -> Record:
     if len(records) != 1:
-        raise ValueError(f"the message holds {len(records)} records of type {kind}: the server must send one")
+        raise ValueError(f"the message contains {len(records)} records of type {kind}: the server must send one")
     return next(iter(records.values()))
 
 
 def _objective(config: ConfigRecord) -> tuple[Wasserstein, float]:
-    """Return the objective and the current gamma, which changes every round if it is found for a radius."""
+    """Return the objective and the current gamma, which changes every round if a radius determines it."""
     prefixed = {key: value for key, value in config.items() if key.startswith(PREFIX)}
     options: dict[str, Any] = {key.removeprefix(PREFIX): value for key, value in prefixed.items()}
     if "gamma" not in options:
@@ -226,7 +230,7 @@ def _rate(lr: float | None, config: ConfigRecord, context: Context) -> float:
     given = [lr, *(source.get(name) for source in (config, context.run_config) for name in _RATES)]
     rate: Any = next((value for value in given if value is not None), None)
     if rate is None:
-        raise ValueError("no learning rate: give train(..., lr=0.1), or lr in the train_config or the run config")
+        raise ValueError("no learning rate: pass train(..., lr=0.1), or set lr in the train_config or the run config")
     Positive().check("lr", rate)
     return float(rate)
 
@@ -245,10 +249,10 @@ def _examples(batch: Any, like: Tensor) -> tuple[Tensor, Tensor]:
     if x.ndim == 0 or y.ndim == 0 or len(x) != len(y) or len(x) == 0:
         raise ValueError(
             f"a batch has inputs of shape {tuple(x.shape)} and labels of shape {tuple(y.shape)}: "
-            "the loader must give one label per input, and at least one input"
+            "the loader must return one label per input, and at least one input"
         )
     if not bool(torch.isfinite(x).all()):
-        raise ValueError("a batch holds NaN or infinity: clean the data, or fill in missing values")
+        raise ValueError("a batch contains NaN or infinity: clean the data, or fill in missing values")
     return x[None], y[None].to(like.dtype if y.is_floating_point() else torch.int64)
 
 

@@ -1,4 +1,4 @@
-"""Implement a node: its own data, the queries it answers, and the values it keeps.
+"""Implement a node: its own data, the queries that it answers, and the values that it keeps.
 
-A node answers with the embedded engine, and trusts nothing from a server.
+A node answers with the embedded engine, and trusts nothing that a server sends.
 """

@@ -1,4 +1,4 @@
-"""Check a query's numbers against the app: a server must not send other numbers."""
+"""Check that a query's numbers equal the app's; a server must not send different ones."""
 
 from wafl.flower.wire.values import WireError
 from wafl.objectives.base import learner_of
@@ -30,7 +30,7 @@ def check_values(query: Query, spec: Spec) -> None:
 
 
 def check_update(query: Query, schedule: Schedule, least: int) -> None:
-    """Raise WireError if an update, or an iterate after the first step, comes from fewer examples than ``least``."""
+    """Raise WireError if an update, or an iterate after the first step, uses fewer examples than ``least``."""
     steps, batch = 1 if query.iterates else schedule.local_steps, schedule.batch_size
     if steps is not None and batch is not None and steps * batch < least:
         raise WireError(

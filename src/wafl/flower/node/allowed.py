@@ -1,4 +1,4 @@
-"""Choose the models about which a node answers: the first one, or digests that its operator allows."""
+"""Choose the models about which a node answers: the first one, or the models whose digests its operator allows."""
 
 import os
 import re

@@ -16,26 +16,26 @@ from wafl.flower.wire.overrides import AppConfig
 from wafl.flower.wire.values import WireError
 
 INSTALLED = "WAFL_INSTALLED_CODE"
-"""A variable of the node's environment; if set, experiments may also name functions of installed packages."""
+"""A variable in the node's environment. If it is set, experiments may also name functions of installed packages."""
 
 
 @cache
 def load_app(run_config: str, *, own_data: bool) -> dict[str, Any]:
     """Return the run config of a node's experiment, and load the modules that it names from the app's folder.
 
-    Nothing is imported before all of it is checked. With ``own_data`` the node has its own data: the experiment's data
-    settings do not count, and a Flower run may change only the app's open keys.
+    Nothing is imported before everything is checked. With ``own_data``, the node has its own data: the experiment's
+    data settings are ignored, and a Flower run may change only the app's open keys.
     """
     folder, config = _find()
     try:
         values = config.on_node(json.loads(run_config), own_data=own_data)
-    except ConfigError as error:  # of the server's own making, so it may hear it
+    except ConfigError as error:  # the server caused this error, so it may see the text
         raise WireError(str(error)) from error
     names, code = imports(read_experiment(json.dumps(values)), data=not own_data), CodeFolder(folder)
     outside = [name for name in names if top_module(name) not in code]
     if outside and not os.environ.get(INSTALLED):
-        raise WireError(f"{outside[0]} is not in the app: a node runs no function that the app does not bring")
-    code.install(map(top_module, names))  # for good: a function may import when it is called
+        raise WireError(f"{outside[0]} is not in the app: a node runs only functions that the app contains")
+    code.install(map(top_module, names))  # permanently, because a function may import when it is called
     return values
 
 

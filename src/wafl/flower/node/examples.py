@@ -82,7 +82,7 @@ def cuts(node: Node, content: RecordDict) -> RecordDict:
 class MeansQuery:
     """A query for two means of each class of these clients; ``numbers`` are their indices among all clients.
 
-    The server computes a cost matrix of the ball from the means, and sends it with every query of the method.
+    The server computes the ball's cost matrix from these means, and sends the matrix with every query of the method.
     """
 
     names: tuple[str, ...]
@@ -118,9 +118,7 @@ def means(node: Node, content: RecordDict) -> RecordDict:
     """
     names = Reader(content, "query").different("names")
     if not any(spec.asks_cost_matrix for specs in node.specs.values() for spec in specs):
-        raise WireError(
-            "no method of the experiment has cost_matrix='clients': the means of classes are not for sending"
-        )
+        raise WireError("no method of the experiment has cost_matrix='clients', so class means are not sent")
     train = node.site.federation.train.of_clients(node.asked(names))
     owners = torch.repeat_interleave(torch.arange(len(names)), train.num_examples)
     result = class_means(train.x, train.y, owners, node.limits.min_examples if node.site.own else 2)
@@ -153,7 +151,7 @@ def spread(node: Node, content: RecordDict) -> RecordDict:
     """Reply with the sums of the node's clients, if a method of its experiment chooses its radius."""
     names, train = Reader(content, "query").different("names"), node.site.federation.train
     if not node.chooses:
-        raise WireError("no method of the experiment has radius='auto': how examples spread is not for sending")
+        raise WireError("no method of the experiment has radius='auto', so the spread of examples is not sent")
     rows = node.asked(names)
     reply = config_only("reply", sizes=train.num_examples[rows].tolist())
     squares = [squares_around_mean(train.of(row)[0]) for row in rows]

@@ -1,4 +1,4 @@
-"""Define a node's greeting: its facts about itself and its clients."""
+"""Define a node's greeting: facts about the node and its clients."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ LONGEST_CLIENT = 200
 
 @dataclass(frozen=True)
 class Hello:
-    """A node's greeting; ``classes`` is 0 for a regression, and sizes are sent only if the server asks."""
+    """A node's greeting. ``classes`` is 0 for regression, and sizes are sent only if the server asks for them."""
 
     names: tuple[str, ...]
     numbers: tuple[int, ...] | None
@@ -46,7 +46,7 @@ class Hello:
         read = Reader(content, "reply")
         names = read.different("names")
         if not names:
-            raise WireError("names is empty: a node must hold at least one client")
+            raise WireError("names is empty: a node must have at least one client")
         check_names("names", "client", names)
         bounds = read.many("bounds", float, 2) if read.has("bounds") else None
         shape = tuple(read.many("shape", int, None, 1, LARGEST))
@@ -59,7 +59,7 @@ class Hello:
         if bounds is not None and not bounds[0] < bounds[1]:
             raise WireError(f"bounds={bounds} must be (low, high) with low < high")
         if classes not in (0, outputs):
-            raise WireError(f"classes={classes} must equal outputs={outputs}, or be 0 for a regression")
+            raise WireError(f"classes={classes} must equal outputs={outputs}, or be 0 for regression")
         if numbers is not None and len(set(numbers)) != len(numbers):
             raise WireError(f"numbers={short(numbers)} must all differ")
         return cls(

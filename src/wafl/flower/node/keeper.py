@@ -1,6 +1,6 @@
 """Count the spent privacy in the process that lives as long as a node, for the processes of single messages.
 
-A process of one message knows nothing of earlier ones: it would trust files that were restored from a backup.
+A process that handles one message does not know about earlier messages, so it would trust files restored from a backup.
 """
 
 import json
@@ -19,7 +19,7 @@ from wafl.flower.wire.values import WireError
 from wafl.train.privacy.records import RecordPrivacy
 
 KEEPER = "WAFL_KEEPER"
-"""A variable of the node's environment: the socket of the counting process."""
+"""A variable in the node's environment: the socket of the counting process."""
 LONGEST = 2**20
 """The maximum number of bytes of a question and of its answer, each one line."""
 
@@ -40,7 +40,7 @@ class KeptLedger(Ledger):
         if answer["refused"]:
             raise WireError(answer["refused"])
         if not answer["counted"]:
-            raise RuntimeError("what was spent of privacy is not known: the log of the node's own process says why")
+            raise RuntimeError("the spent privacy is not known: the log of the node's own process contains the reason")
 
 
 def ledger_in(folder: Path) -> Ledger:
@@ -72,6 +72,6 @@ def _answer(question: bytes, ledger: Ledger, privacy: RecordPrivacy) -> dict[str
     except WireError as error:
         return {"counted": False, "refused": str(error)}
     except Exception as error:
-        log(ERROR, "what the node has spent of privacy is not known: %s", error)
+        log(ERROR, "the privacy that the node has spent is not known: %s", error)
         return {"counted": False, "refused": ""}
     return {"counted": True, "refused": ""}

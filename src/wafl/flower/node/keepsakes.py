@@ -34,11 +34,11 @@ class Keepsakes:
         return load(self._file(run, name, earlier[-1]).read_bytes()) if earlier else None
 
     def keep(self, run: int, name: str, round: int, kept: ClientState, saved: int) -> None:
-        """Store the memory after the round; remove files that no resume from round ``saved`` on could need."""
+        """Store the memory after the round; remove files that no resume from round ``saved`` or later could need."""
         self._folder.mkdir(parents=True, exist_ok=True)
         write_whole(self._file(run, name, round), tensors_to_bytes(kept))
         rounds = self._rounds(run, name)
-        undone = [number for number in rounds if number > round]  # the server has gone back
+        undone = [number for number in rounds if number > round]  # the server has returned to an earlier round
         for number in [*[number for number in rounds if number <= saved][:-1], *undone]:
             self._file(run, name, number).unlink(missing_ok=True)
 

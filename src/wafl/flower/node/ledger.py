@@ -1,7 +1,7 @@
 """Record the privacy that a node's clients have spent, in two files that all runs and apps share.
 
 The spent amount is the largest number in either file and in the counting process (``keeper.py``), so restoring one file
-from a backup does not restore privacy. Restoring both while no process of the node runs does.
+from a backup does not restore privacy. Restoring both does, if no process of the node runs.
 """
 
 import math
@@ -38,9 +38,10 @@ class Ledger:
         self._seen = dict[str, float]()
 
     def spend(self, steps: Mapping[str, int], privacy: RecordPrivacy) -> None:
-        """Count steps of each client before they are taken; count none and raise WireError if one has too little left.
+        """Count steps of each client before they are taken.
 
-        Counted steps stay counted, even if the answer is lost.
+        If any client has too little privacy left, count none and raise WireError. Counted steps stay counted, even if
+        the answer is lost.
         """
         with self._locked():
             spent, most = self._read(), privacy.budget * (1.0 + ROUNDING)
@@ -59,7 +60,7 @@ class Ledger:
 
     def _locked(self) -> AbstractContextManager[None]:
         self.files[0].parent.mkdir(parents=True, exist_ok=True)
-        busy = WireError(f"another process has had the files of what was spent for {PATIENCE:g} s: ask again")
+        busy = WireError(f"another process has locked the files of the spent privacy for {PATIENCE:g} s: ask again")
         return lock(self.files[0].with_suffix(".lock"), PATIENCE, busy)
 
     def _read(self) -> dict[str, float]:
@@ -74,7 +75,7 @@ class Ledger:
             copy.parent.mkdir(parents=True, exist_ok=True)
             write_whole(copy, content, 0o600)
         except OSError as error:
-            log(WARNING, "what was spent of privacy has no second copy: %s; set XDG_STATE_HOME", error)
+            log(WARNING, "the count of spent privacy has no second copy: %s; set XDG_STATE_HOME", error)
         self._seen = dict(spent)
 
 
@@ -85,8 +86,8 @@ def _read(file: Path) -> dict[str, float]:
     try:
         spent = {str(name): float(value) for name, value in unsealed(read_limited(file))["spent"].items()}
         if not all(0.0 <= value < math.inf for value in spent.values()):
-            raise ValueError("a number in it is no count")
+            raise ValueError("it contains a number that is not a count")
         return spent
     except (ValueError, KeyError, AttributeError) as error:
-        why = f"{file} is damaged ({error}), and what was spent of privacy is unknown: restore it"
+        why = f"{file} is damaged ({error}), and the spent privacy is unknown: restore the file"
         raise RuntimeError(why) from error

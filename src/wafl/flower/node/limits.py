@@ -1,6 +1,6 @@
 """Limit a server's questions about a node's own data; only the node's operator can change the limits.
 
-Limits are no proof of privacy: they end attacks that need single examples, or more questions than training needs.
+Limits do not prove privacy. They stop attacks that need single examples, or more questions than training needs.
 """
 
 import json
@@ -42,7 +42,7 @@ KEYS = {"min_examples": MIN_EXAMPLES, "max_questions": MAX_QUESTIONS, "max_steps
 
 
 def variable(key: str) -> str:
-    """Return the environment variable of a node that `wafl flower node` sets for an option.
+    """Return the environment variable that `wafl flower node` sets for an option of the node.
 
     >>> variable("min-examples")
     'WAFL_MIN_EXAMPLES'
@@ -66,9 +66,9 @@ class Questions:
         self._file, self._most = folder / "questions.json", most
 
     def count(self, names: Collection[str], questions: int) -> None:
-        """Count these questions about each client; count none and raise WireError if one has had too many."""
+        """Count these questions about each client. If any client has had too many, count none and raise WireError."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        busy = WireError(f"another process has had the count of questions for {PATIENCE:g} s: ask again")
+        busy = WireError(f"another process has locked the count of questions for {PATIENCE:g} s: ask again")
         with lock(self._file.with_suffix(".lock"), PATIENCE, busy):
             counts = Counter[str](json.loads(self._file.read_bytes()) if self._file.exists() else {})
             counts.update(dict.fromkeys(names, questions))

@@ -48,7 +48,7 @@ class NextClientQuery:
         return content
 
     def read(self, reply: RecordDict) -> list[Reply | str]:
-        """Return each client's reply, or the reason why it has none."""
+        """Return each client's reply, or the reason why there is none."""
         read, count, questions = Reader(reply, "reply"), len(self.names), self.questions
         faults, reasons = read.many("faults", str, count), read.many("reasons", str, count)
         sizes, radii = read.many("sizes", int, count, 0, LARGEST), len(questions.radii)
@@ -90,7 +90,7 @@ def next_client(node: Node, content: RecordDict) -> RecordDict:
                 return reply_of(questions, model, client, invited, node.experiment.model.loss)
         except TooFewExamplesError:
             return FEW
-        except Exception as error:  # whatever it is, the other clients of the node answer
+        except Exception as error:  # whatever the error is, the other clients of the node answer
             return why_refused(error)
 
     replies = [replied(name, clients.of_clients([row])) for name, row in zip(names, rows, strict=True)]
@@ -98,7 +98,7 @@ def next_client(node: Node, content: RecordDict) -> RecordDict:
 
 
 def read_model(node: Node, content: RecordDict) -> nn.Module:
-    """Return the app's model, in evaluation mode, with the state that a query brings."""
+    """Return the app's model, in evaluation mode, with the state in a query."""
     model = node.model(num_outputs(content)).eval()
     state = model.state_dict()
     check_arrays(content, "params", list(state))

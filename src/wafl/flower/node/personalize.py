@@ -1,4 +1,4 @@
-"""The query to fine-tune a model on each client's examples: the results stay on the node's disk."""
+"""Define the query to fine-tune a model on each client's examples; the results stay on the node's disk."""
 
 import json
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ FOLDER = "personal"
 
 @dataclass(frozen=True)
 class PersonalizeQuery:
-    """A query to fine-tune the model with this state on the examples of these clients, as the app says."""
+    """A query to fine-tune the model with this state on the examples of these clients, with the app's settings."""
 
     names: tuple[str, ...]
     state: Mapping[str, Tensor]
@@ -39,10 +39,10 @@ class PersonalizeQuery:
         return content
 
     def read(self, reply: RecordDict) -> None:
-        """Check that a reply has nothing but the format of messages."""
+        """Check that a reply contains only the format of messages."""
         Reader(reply, "reply")
         if {*reply} != {"reply"} or {*reply["reply"]} != {"format"}:
-            raise WireError("a reply to query.personalize must hold nothing but its format")
+            raise WireError("a reply to query.personalize must contain only its format")
 
 
 def personalize(node: Node, content: RecordDict) -> RecordDict:
@@ -59,7 +59,7 @@ def personalize(node: Node, content: RecordDict) -> RecordDict:
         try:
             result = fine_tune(model, node.experiment.model.loss, client, options)
             _store(folder, result, model)
-        except Exception as error:  # the server must not learn it, and the other clients go on
+        except Exception as error:  # the server must not learn about the error, and the other clients continue
             log(WARNING, "no model was fine-tuned for %s: %s", name, error)
         else:
             log(INFO, "%s The model and this result are in %s, and are not sent.", result, folder)
@@ -67,7 +67,7 @@ def personalize(node: Node, content: RecordDict) -> RecordDict:
 
 
 def _store(folder: Path, result: Personalized, model: nn.Module) -> None:
-    """Write the fine-tuned model and its result over earlier ones; only this user may read them."""
+    """Write the fine-tuned model and its result, replacing earlier ones; only this user may read them."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     about = {**result.to_json(), "global_model": digest_of(model), "model": digest_of(result.model)}
     write_whole(folder / "model.safetensors", tensors_to_bytes(result.model.state_dict()), 0o600)

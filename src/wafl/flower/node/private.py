@@ -26,7 +26,7 @@ from wafl.train.privacy.records import RecordPrivacy, Units, check_computable, p
 from wafl.train.spec import Spec
 
 PRIVACY, GROUP = "privacy", "group"
-"""A key of a node's configuration, also an option of `wafl flower node`, and a word in its value."""
+"""A key of a node's configuration (also an option of `wafl flower node`), and a word in its value."""
 ANSWERED = ("query.hello", "train")
 """The types of messages that a private node answers."""
 EXAMPLE = "'epsilon=4 delta=1e-5 clip_norm=1 steps=100'"
@@ -63,7 +63,7 @@ class Private:
         return f"epsilon {self.privacy.epsilon:g} and delta {self.privacy.delta:g} for {unit}"
 
     def site(self, site: Site, source: Any, data: Data) -> Site:
-        """Return the site with the unit of each training example; raise if other facts about it come from the data."""
+        """Return the site with the unit of each training example; raise an error if other facts depend on the data."""
         clients = site.federation
         if clients.train.prepare.name in STATISTICS:
             raise ConfigError(
@@ -99,7 +99,7 @@ class Private:
     def answer(
         self, query: NodeQuery, spec: Spec, client: ClientTask, rows: Mapping[int, int], site: Site, ledger: Ledger
     ) -> list[Replies]:
-        """Count the steps of this query, take them, and return the replies; ``rows`` contains each client's row."""
+        """Count the steps of this query, take them, and return the replies. ``rows`` contains each client's row."""
         first = query.queries[0]
         why = "asks for iterates" if first.iterates else why_not_private(spec, client, first.params)
         if why is not None:

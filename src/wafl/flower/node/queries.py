@@ -1,4 +1,4 @@
-"""Answer queries on a node: clients' work, tests and surveys; with the list of all queries."""
+"""Answer queries on a node: clients' work, tests and surveys. The list of all queries is here."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -123,7 +123,7 @@ def _params(content: RecordDict, like: Tensor) -> Tensor:
 class TestQuery:
     """A query to test the model at ``params`` on these clients' examples; with ``attacked``, under attack as well.
 
-    If some clients never train, ``split`` may ask for training examples, or for all of a client's examples.
+    If some clients take no part in training, ``split`` may request training examples, or all of a client's examples.
     """
 
     names: tuple[str, ...]
@@ -235,7 +235,7 @@ def survey(node: Node, content: RecordDict) -> RecordDict:
 
 @dataclass(frozen=True)
 class GraphQuery:
-    """A query whether the model at ``params`` computes the same as its graph of layers, on all examples of clients.
+    """A query that asks whether the model at ``params`` and its graph of layers agree on all examples of clients.
 
     ``params`` are the model's own parameters, from which its graph may compute other weights.
     """
@@ -298,10 +298,10 @@ TASKS = {
 
 
 def answer(kind: str, node: Callable[[], Node], content: RecordDict) -> RecordDict:
-    """Return the node's reply, or a refusal with a code and a safe sentence if it cannot or must not reply."""
+    """Return the node's reply, or a refusal with a code and a safe sentence if the node cannot or must not reply."""
     try:
         opened = node()
-    except Exception as error:  # whatever it is, the server must hear of it
+    except Exception as error:  # whatever the error is, the server must be told
         return refused(error, setup=True)
     try:
         if opened.private is not None:

@@ -39,7 +39,7 @@ def why_refused(error: Exception) -> str:
 
 def _told(error: Exception, *, setup: bool = False) -> tuple[str, str]:
     """Return a code and a safe sentence."""
-    if isinstance(error, WireError):  # about the message, in words that hold nothing of the data
+    if isinstance(error, WireError):  # about the message; the text contains nothing from the data
         log(ERROR, "refused what the server asked: %s", error)
         return MESSAGE, str(error)
     code = "unfit" if isinstance(error, ValueError) else "error"
@@ -71,7 +71,7 @@ def signature(content: RecordDict) -> str:
 
 
 def check_refusal(content: RecordDict) -> None:
-    """Raise a node's refusal, in its own words."""
+    """Raise a node's refusal as an error with the node's sentence."""
     if "refused" in content:
         read = Reader(content, "refused")
         code, why = read.one("code", str)[:20], read.one("why", str)[:LONGEST]

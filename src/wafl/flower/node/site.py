@@ -1,4 +1,4 @@
-"""Open a node's own data: a folder or a function in the node's configuration, never named by the server."""
+"""Open a node's own data: a folder or a function that the node's configuration names, and never the server."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -42,7 +42,7 @@ class Site:
         return int(self.federation.train.num_examples[self.rows[name]])
 
     def without_small(self, least: int) -> Self:
-        """Return the site without clients of fewer training examples."""
+        """Return the site without the clients that have fewer training examples."""
         sizes = {name: self.size(name) for name in self.rows}
         rows = {name: row for name, row in self.rows.items() if sizes[name] >= least}
         return replace(self, rows=rows, small={name: size for name, size in sizes.items() if size < least})
@@ -97,7 +97,7 @@ def _partition(node_config: Mapping[str, Any], data: Data) -> Site:
 def _everyone(data: str) -> Federation:
     """Load all clients of the experiment, cached for the simulated nodes of one process.
 
-    Preprocessing statistics exclude the clients that never train.
+    Preprocessing statistics exclude the clients that take no part in training.
     """
     about = Data.model_validate_json(data)
     everyone = make_clients(about)

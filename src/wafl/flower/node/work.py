@@ -130,7 +130,10 @@ class Node:
         check_integers(task, start, clients)
 
     def check(self, query: NodeQuery, like: Tensor) -> Spec:
-        """Return the spec that the runs share; raise for clients of other nodes, and for deviations from the app."""
+        """Return the spec that the runs share.
+
+        Raise an error for clients of other nodes, and for deviations from the app.
+        """
         rows = self.rows(query.names.values())
         specs, first = self._specs(query), query.queries[0]
         spec = self._shared(query, specs)
@@ -168,7 +171,7 @@ class Node:
         asked = [(run, client) for run, each in zip(query.runs, query.queries, strict=True) for client in each.clients]
         number, memory = first.round, dict[LaneKey, ClientState]()
         examples = self.site.federation.train.to(first.params.device)
-        # Padded for the largest client anywhere, so that rounding is the same; but not for one that is far too large.
+        # Padded for the largest client anywhere, so that rounding is the same, unless that client is far too large.
         bearable = max(4096, 16 * int(examples.num_examples.max()))
         largest = query.largest if query.largest is None or query.largest <= bearable else 0
         work, ends = spec.schedule.local_work, method.client_weights.judges_ends
@@ -178,7 +181,7 @@ class Node:
                 return self.private.answer(query, spec, client_task, rows, self.site, self._ledger)
         keeps = bool(client_task.initial_memory(first.params))
         for run, client in asked if keeps else []:
-            # Losses are asked for after the round's training.
+            # The server asks for losses after the round's training.
             kept = keepsakes.before(run, query.names[client], number + (first.kind == "loss"))
             if kept is not None:
                 memory[run, client] = kept
@@ -206,8 +209,8 @@ class Node:
     ) -> list[Tested]:
         """Test the model on a split of each client's examples; with ``attacked``, under the experiment's attack.
 
-        Splits other than the test examples require clients that never train or, for training examples, a method that
-        chooses its radius.
+        Splits other than the test examples require clients that take no part in training or, for training examples, a
+        method that chooses its radius.
         """
         asks_training = split == "train" and self.chooses
         if split != "test" and self.experiment.data.unseen is None and not asks_training:
@@ -264,8 +267,8 @@ class Node:
         return [specs[run] for run in query.runs]
 
     def _shared(self, query: NodeQuery, specs: Sequence[Spec]) -> Spec:
-        """Return the spec that these runs share, with the numbers of the first one."""
-        # Which radius it is travels with the query, as for every run of a radius.
+        """Return the spec that these runs share, with the numbers of the first run."""
+        # The radius itself is in the query, as for every run with a radius.
         chosen = [spec.with_radius(1.0) if spec.undecided else spec for spec in specs]
         if len({spec.shape() for spec in chosen}) != 1:
             raise WireError(f"runs={short(query.runs)} of {query.entry} cannot train in one batch")

@@ -28,7 +28,10 @@ from wafl.train.trust.admission import Tolerance
 def write_app(
     folder: Path, experiment: Experiment, source: Path | None = None, *, with_data: bool = False
 ) -> list[Path]:
-    """Write the app, with the modules it names, to a new or empty folder; its data's only ``with_data``."""
+    """Write the app, with the modules that it names, to a new or empty folder.
+
+    Include the data's module only ``with_data``.
+    """
     import tomlkit
 
     config = to_run_config(experiment)
@@ -50,14 +53,17 @@ def write_app(
 
 
 def trial_experiment() -> Experiment:
-    """Return an experiment with FedAvg and WAFL and all clients in every round; nodes without data share digits."""
+    """Return an experiment with FedAvg and WAFL and all clients in every round.
+
+    Nodes without data share the digits data set.
+    """
     content = {
         "name": "trial",
         "data": {"num_clients": 20, "labels_per_client": 3},
         "schedule": {"rounds": 20, "local_epochs": 2, "learning_rate": 1.0},
         "methods": [{"method": name, **CHOSEN[name]} for name in ("FedAvg", "WAFL")],
         "attack": {"epsilon": EPSILON, "steps": STEPS},
-        "caps": {"clients_per_node": 1000, "client_share": 1.0},  # the nodes of a trial are yours
+        "caps": {"clients_per_node": 1000, "client_share": 1.0},  # in a trial, all nodes are yours
     }
     return parse_experiment(content, "the trial")
 
@@ -70,9 +76,9 @@ def _project_name(name: str) -> str:
 
 PAUSE = 0.5
 START = 300.0
-"""The seconds in which another node must have started."""
+"""The seconds within which another node must have started."""
 AT_ONCE = 64
-"""The number of nodes with a message at the same time; Flower's simulation slows down with more."""
+"""The number of nodes that have a message at the same time; with more, Flower's simulation slows down."""
 Show = Callable[[str, int], None]
 """A function that receives the name of a method and the number of finished rounds of all its runs."""
 
@@ -90,7 +96,7 @@ def simulate(study: Study, show: Show = lambda name, done: None) -> dict[str, An
     app = workspace / "app"
     shutil.rmtree(app, ignore_errors=True)
     write_app(app, _for_everyone(experiment), folder.source(), with_data=True)
-    if read_roster(folder.path) is None:  # so that the server knows whom to wait for, and whom it misses
+    if read_roster(folder.path) is None:  # so that the server knows which nodes to wait for, and which are missing
         write_roster(folder.path, roster)
     pending = [entry.name for entry in study.pending()]
     environment = {"WAFL_STATE": str(folder.checkpoint.resolve() / "nodes"), INSTALLED: "1"}
@@ -119,7 +125,7 @@ def _for_everyone(experiment: Experiment) -> Experiment:
 
 
 def _report(metrics: Path, methods: Sequence[str], show: Show) -> None:
-    """Show each method's number of finished rounds, by the lines of the metrics."""
+    """Show each method's number of finished rounds, counted from the lines of the metrics."""
     lines = metrics.read_bytes() if metrics.exists() else b""
     for name in methods:
         if done := lines.count(f'{{"method": "{name}"'.encode()):

@@ -1,4 +1,4 @@
-"""Write the files of a deployment, in which nodes reach only the calls they need: one folder per machine."""
+"""Write the files of a deployment, one folder per machine, in which nodes can make only the calls that they need."""
 
 import re
 import shutil
@@ -20,7 +20,7 @@ CALLS = (
 PORT, CONTROL_PORT, HEALTH_PORT = 8000, 9093, 9099
 NODE_PORT, NODE_HEALTH_PORT = 9094, 9098
 RESTART = 65
-"""The seconds after which a killed node may return: Flower waits for two heartbeats, one every 30 s."""
+"""The seconds after which a killed node may return: Flower waits for two heartbeats, at 30 s each."""
 QUIET = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -34,11 +34,11 @@ NGINX = "/usr/sbin/nginx"
 
 @dataclass(frozen=True)
 class Deployment:
-    """A federation to deploy: its certificates, and the host and port of the server for nodes.
+    """A federation to deploy: its certificates, and the server's host and port for nodes.
 
     ``target`` is the folder for its files on every machine. ``allowed`` are digests of the apps that nodes run;
-    ``any_app`` instead allows all apps. ``listen`` is the server's address for nodes: without it, only its own machine
-    can reach the proxy.
+    ``any_app`` instead allows all apps. ``listen`` is the server's address for nodes. Without it, only the server's own
+    machine can reach the proxy.
     """
 
     certificates: Certificates
@@ -57,7 +57,7 @@ class Deployment:
         if not SAFE_PATH.fullmatch(self.target):
             raise ValueError(f"target {self.target!r}: give an absolute path of letters, digits, '.', '_', '-' and '/'")
         if self.any_app == bool(self.allowed):
-            raise ValueError("which apps do nodes run? Give --allow-app DIGEST, or --any-app for whatever is sent")
+            raise ValueError("which apps do nodes run? Give --allow-app DIGEST, or --any-app for any app that is sent")
         for digest in self.allowed:
             check_digest(digest)
 
@@ -132,7 +132,7 @@ def make_empty(folder: Path) -> None:
 
 
 def proxy_config(listen: str, control: str) -> str:
-    """Return the proxy's configuration: nodes reach it at ``listen``, it reaches the SuperLink at ``control``."""
+    """Return the configuration of a proxy between nodes, at ``listen``, and the SuperLink, at ``control``."""
     return filled("nginx.conf", {"listen": listen, "control": control, "calls": "|".join(CALLS)})
 
 
@@ -149,7 +149,7 @@ def _write_folder(folder: Path, texts: Mapping[str, str], copied: Mapping[str, P
         (folder / name).parent.mkdir(exist_ok=True)
         write_whole(folder / name, text.encode())
     for name, file in copied.items():
-        shutil.copy(file, folder / name)  # with its mode
+        shutil.copy(file, folder / name)  # with the file's mode
 
 
 def filled(template: str, values: Mapping[str, str]) -> str:

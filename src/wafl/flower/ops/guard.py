@@ -27,7 +27,7 @@ INFO, CACHE = ".info/", "__pycache__"
 def bundle(app: Path) -> bytes:
     """Return the app in a folder as the bytes that ``flwr run`` sends."""
     if not (app / "pyproject.toml").is_file():
-        raise FileNotFoundError(f"{app} holds no pyproject.toml: give the folder of an app, as for flwr run")
+        raise FileNotFoundError(f"{app} contains no pyproject.toml: pass the folder of an app, as for flwr run")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Flower's own
         return build_fab_from_disk(app)
@@ -61,13 +61,13 @@ class Guard:
     def check(self, run: Run, fab: Fab | None, run_config: Mapping[str, Any]) -> None:
         """Raise an error unless a Flower run has the bytes, the folder and the run config of an allowed app."""
         if fab is None or not self.knows(fab) or run.fab_hash != fab.hash_str:
-            raise RefusedError(f"the app {run.fab_hash[:64]} is not allowed here, or its bytes have another digest")
+            raise RefusedError(f"the app {run.fab_hash[:64]} is not allowed here, or its bytes have a different digest")
         project = get_fab_config(fab.content)
         name = get_metadata_from_config(project)
         if (run.fab_id, run.fab_version) != name or not PLAIN.fullmatch(" ".join(name)):
             given = f"{run.fab_id[:100]!r} {run.fab_version[:100]!r}"
             raise RefusedError(f"the Flower run calls its app {given}, and its bytes call it {name[0]!r} {name[1]!r}")
-        for given in (run_config, run.override_config):  # each by itself: merged, one would hide the other
+        for given in (run_config, run.override_config):  # each separately: merged, one would hide the other
             AppConfig.of(project).on_node(given)
         compare(get_project_dir(*name, fab.hash_str), fab.content)
 

@@ -25,7 +25,7 @@ TAIL = 2000
 
 
 class ProgramError(RuntimeError):
-    """A program ended or failed; the message has the end of its log."""
+    """A program ended or failed; the message contains the end of its log."""
 
 
 class Program:
@@ -51,7 +51,7 @@ class Program:
             )
 
     def returncode(self) -> int | None:
-        """Return the exit status: None while it runs, and minus the number of a signal that ended it."""
+        """Return the exit status: None while the program runs, and minus the number of a signal that ended it."""
         return self.process.poll()
 
     def output(self) -> str:
@@ -104,7 +104,7 @@ class Program:
                     family.add(int(folder.name))
                 if mark in (folder / "environ").read_bytes().split(b"\0"):
                     family.add(int(folder.name))
-            except OSError:  # it has just ended, or hides its environment, as Flower's SuperExec does
+            except OSError:  # the process has just ended, or hides its environment, as Flower's SuperExec does
                 continue
         while new := {pid for pid, parent in parents.items() if parent in family} - family:
             family |= new
@@ -161,7 +161,7 @@ class RunHandle:
         """
         deadline = time.monotonic() + timeout
         with suppress(subprocess.TimeoutExpired):
-            self._command.process.wait(timeout)  # it streams the log while the Flower run and the SuperLink last
+            self._command.process.wait(timeout)  # it streams the log until the Flower run or the SuperLink ends
         while not (status := self.status()).startswith("finished"):
             if time.monotonic() > deadline:
                 raise TimeoutError(self._command.complaint(f"has a Flower run that is {status} after {timeout:g} s"))
@@ -191,7 +191,7 @@ class Loopback:
         self.folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             self._stack = stack
-            # Ray's sockets need a short path, and its own one keeps it from joining a cluster that is already running.
+            # Ray's sockets need a short path. A separate path keeps Ray from joining a cluster that is already running.
             self._temporary = stack.enter_context(TemporaryDirectory(prefix="wafl-", ignore_cleanup_errors=True))
             self.link = self._start_link()
             self._stack = stack.pop_all()
@@ -247,7 +247,7 @@ class Loopback:
         return inherited | QUIET | self._variables | private
 
     def _reserve_port(self) -> int:
-        """Reserve a free port by a bound socket, so that no other program gets it."""
+        """Reserve a free port with a bound socket, so that no other program gets the port."""
         held = self._stack.enter_context(socket.socket())
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind((HOST, 0))
@@ -290,12 +290,12 @@ def run_config(config: Sequence[str]) -> list[str]:
     ['--run-config=schedule.rounds=3 schedule.cohort=2']
     """
     if len(config) > 1 and (files := [value for value in config if value.endswith(".toml")]):
-        raise ValueError(f"-c {files[0]} is a file: give it alone, or write all values as KEY=VALUE")
+        raise ValueError(f"-c {files[0]} is a file: pass only the file, or write all values as KEY=VALUE")
     return [f"--run-config={' '.join(config)}"] if config else []
 
 
 def submit(app: Path, superlink: str | None, config: Sequence[str], show: Callable[[str], None]) -> str:
-    """Run an app, and return the outcome of its Flower run; ``show`` gets the log's lines.
+    """Run an app, and return the outcome of its Flower run; ``show`` receives the log's lines.
 
     The outcome is completed, failed or stopped. Flower's own command always ends with status 0.
     """

@@ -1,7 +1,7 @@
 """Run Flower's SuperNode with a state that starts no task of an app unless the guard allows it.
 
-Nothing of Flower is replaced: a SuperNode uses the state that it is given, and asks it for every task. A disallowed app
-is answered with Flower's error 7, and the node continues.
+No part of Flower is replaced: a SuperNode uses the state that it receives, and asks the state for every task. The
+answer to a disallowed app is Flower's error 7, and the node continues.
 """
 
 import os
@@ -69,7 +69,7 @@ class GuardedState(InMemoryNodeState):
         self._refused.pop(run_id, None)
         try:
             self._check(task_type, run_id)
-        except Exception as error:  # whatever it is, the app does not run
+        except Exception as error:  # whatever the error is, the app does not run
             why = str(error) if isinstance(error, ValueError) else "it cannot be checked; the node's own log says why"
             self._refused[run_id] = why
             log(ERROR, "Flower run %d does not run here: %s", run_id, error)
@@ -164,8 +164,8 @@ def _start(config: SuperNodeLifespanConfig, states: NodeStateFactory) -> None:
     host = f"[{config.host}]" if ":" in config.host else config.host
     while True:
         start_client_internal(state_factory=states, runtime_api_address=f"{host}:{config.port}", **options)
-        # It returns only if it could not read what the SuperLink sent, such as an app that is no archive.
+        # It returns only if it could not read what the SuperLink sent, such as an app that is not an archive.
         log(ERROR, "The SuperLink sent something that cannot be read: this node connects again in %g s", PAUSE)
         time.sleep(PAUSE)
-        # The process that runs apps, and the one that answers for this node's health, are there already.
+        # The process that runs apps, and the process that answers health checks, already exist.
         options |= {"isolation": ISOLATION_MODE_PROCESS, "health_server_address": None}

@@ -26,7 +26,8 @@ NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 LABEL = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)")
 MOST_DAYS = 36500
 CA_DAYS = 3650
-"""The validity of the CA, longer than its server certificates: a node keeps its ca.crt when they are renewed."""
+"""The validity of the CA. It is longer than the server certificates', so a node keeps its ca.crt when they are
+renewed."""
 CA_NAME = "WAFL federation CA"
 UNUSED = dict.fromkeys(
     ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only"),
@@ -63,11 +64,11 @@ class Certificates:
         return sorted(path.stem for path in (self.folder / "keys").glob("*.pub") if self.node_key(path.stem).is_file())
 
     def node_key(self, name: str) -> Path:
-        """Return the private key of a node, which only that node gets."""
+        """Return the private key of a node, which only this node receives."""
         return self.folder / "keys" / name
 
     def node_pub(self, name: str) -> Path:
-        """Return the public key of a node, which the server gets by ``flwr supernode register``."""
+        """Return the public key of a node, which the server receives through ``flwr supernode register``."""
         return self.folder / "keys" / f"{name}.pub"
 
 
@@ -81,12 +82,12 @@ def make_certificates(
     """
     _check(hosts, nodes, days)
     files = Certificates(folder.resolve())
-    made = files.ca.exists()  # it is written last
+    made = files.ca.exists()  # this file is written last
     _refuse_overwriting(files, nodes, made=made)
     known = files.hosts() if made and tuple(hosts) != HOSTS else hosts
     if new := [host for host in hosts if host not in known]:
         has = f"{files.server_cert} is for {', '.join(known)}"
-        raise FileExistsError(f"{has}, not for {new[0]}: choose another folder, or give all hosts with --renew")
+        raise FileExistsError(f"{has}, not for {new[0]}: choose a different folder, or pass all hosts with --renew")
     files.folder.parent.mkdir(parents=True, exist_ok=True)
     for each in (files.folder, files.folder / "keys"):
         each.mkdir(mode=0o700, exist_ok=True)
@@ -104,9 +105,10 @@ def make_certificates(
 def renew_certificates(
     folder: Path, *, hosts: Sequence[str] | None = None, days: int = 365
 ) -> tuple[datetime, datetime | None]:
-    """Replace the server's certificate and key; pass ``hosts`` if they changed.
+    """Replace the server's certificate and key; pass ``hosts`` if the hosts have changed.
 
-    The CA keeps its key, so nodes trust it by their ``ca.crt``, which is renewed as well if it would expire first.
+    The CA keeps its key, so nodes continue to trust it with their ``ca.crt``. The ``ca.crt`` is renewed as well if it
+    would expire first.
 
     Returns:
         The expiry of the new certificate, and if the CA's certificate was renewed, the expiry of the nodes' old one.
@@ -115,10 +117,10 @@ def renew_certificates(
     wanted = files.hosts() if hosts is None else hosts
     _check(wanted, (), days)
     if not files.ca_key.is_file():
-        raise FileNotFoundError(f"{files.ca_key} is missing: put it back from where it is kept, and renew again")
+        raise FileNotFoundError(f"{files.ca_key} is missing: restore it, and renew again")
     ca_key, ca = form.load_pem_private_key(files.ca_key.read_bytes(), None), _read(files.ca)
     if not isinstance(ca_key, Key) or ca_key.public_key() != ca.public_key():
-        raise ValueError(f"{files.ca_key} is not the key of {files.ca}: put the right one there, and renew again")
+        raise ValueError(f"{files.ca_key} is not the key of {files.ca}: restore the right key, and renew again")
     lasts = ca.not_valid_after_utc >= datetime.now(UTC) + timedelta(days=days)
     if not lasts:
         write_whole(files.ca, _ca(ca_key, days), 0o644)
@@ -142,16 +144,18 @@ def _check(hosts: Sequence[str], nodes: Sequence[str], days: int) -> None:
     if not 1 <= days <= MOST_DAYS:
         raise ValueError(f"days is {days}: give 1 to {MOST_DAYS}")
     if not hosts:
-        raise ValueError("hosts is empty: give the name or the address by which nodes reach the server")
+        raise ValueError("hosts is empty: pass the name or the address by which nodes reach the server")
     for host in hosts:
         if not _is_address(host) and not _is_name(host):
-            raise ValueError(f"host {host!r} is no DNS name or IP address: give one such as fl.example.org or 10.0.0.5")
+            raise ValueError(
+                f"host {host!r} is not a DNS name or IP address: pass one such as fl.example.org or 10.0.0.5"
+            )
     for name in nodes:
         if not NODE.fullmatch(name) or name.endswith(".pub"):
             raise ValueError(f"node {name!r}: give 1 to 64 letters, digits, '.', '_' and '-', and no .pub at the end")
     for what, names in (("host", hosts), ("node", nodes)):
         if repeated := [name for name in names if names.count(name) > 1]:
-            raise ValueError(f"{what} {repeated[0]!r} is given more than once: give each once")
+            raise ValueError(f"{what} {repeated[0]!r} is given more than once: pass each once")
 
 
 def _is_address(host: str) -> bool:
@@ -163,7 +167,7 @@ def _is_address(host: str) -> bool:
 
 
 def _is_name(host: str) -> bool:
-    """Return whether a host is a DNS name; a last label of only digits means a misspelled address."""
+    """Return whether a host is a DNS name. If the last label is only digits, the host is a misspelled address."""
     labels = host.split(".")
     return len(host) <= 253 and all(map(LABEL.fullmatch, labels)) and not labels[-1].isdigit()
 
@@ -171,7 +175,8 @@ def _is_name(host: str) -> bool:
 def _refuse_overwriting(files: Certificates, nodes: Sequence[str], *, made: bool) -> None:
     if made and not nodes:
         raise FileExistsError(
-            f"{files.folder} has certificates: choose another folder, add nodes with --node, or renew them with --renew"
+            f"{files.folder} contains certificates: choose a different folder, add nodes with --node, or renew them "
+            "with --renew"
         )
     certificates = () if made else (files.ca_key, files.server_key, files.server_cert)
     for file in certificates:
@@ -206,7 +211,9 @@ def key_fingerprint(public: Path) -> str:
     try:
         key = form.load_ssh_public_key(public.read_bytes())
     except ValueError as error:
-        raise ValueError(f"{public} is no public key of a node, as ssh-keygen writes it (NAME.pub): {error}") from error
+        raise ValueError(
+            f"{public} is not a public key of a node, as ssh-keygen writes it (NAME.pub): {error}"
+        ) from error
     pem = key.public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
     return sha256(pem).hexdigest()
 

@@ -1,6 +1,6 @@
 """Write ``nodes.json`` in a study's folder: its nodes, their last contact and bytes, the round, exclusions.
 
-The server writes it while it works; ``wafl flower status`` shows it.
+The server writes the file while it works, and ``wafl flower status`` shows it.
 """
 
 import json
@@ -76,13 +76,13 @@ class Bulletin(Callback):
             "left_out": dict(sorted(self._left_out.items())),
         }
         self._written = time.monotonic()
-        with suppress(OSError):  # a full disk is no reason to end a training here
+        with suppress(OSError):  # a full disk is not a reason to end training
             write_whole(self._file, json.dumps(content, indent=1).encode())
 
     def _about(self, node: int, present: bool) -> dict[str, Any]:
         name, clients = self._known.get(node, ("", []))
         account = vars(self._post.accounts.get(node, Account()))
-        # As text: the numbers have 64 bits, and JavaScript's 53.
+        # As text, because the numbers have 64 bits, and JavaScript's numbers have 53.
         return {"id": str(node), "name": name, "clients": clients, "present": present, **account}
 
 
@@ -90,5 +90,5 @@ def read_status(folder: Path) -> dict[str, Any]:
     """Read the server's last report about the nodes of the study in this folder."""
     status = read_nodes(folder / FILE)
     if not status:
-        raise FolderError(f"{folder} has no {FILE}: only a study whose clients are on Flower's nodes has one")
+        raise FolderError(f"{folder} has no {FILE}: only a study with clients on Flower's nodes has one")
     return status

@@ -32,8 +32,8 @@ class Census:
     """The roster of clients and the node of each; clients that join later are appended to the roster.
 
     With ``closed``, no client joins later. ``on_roster`` is called with every roster before it is used. Nodes and
-    clients that claim more than the ``caps`` allow take no part. ``unseen`` is the share of the first clients that
-    never train, and the seed for drawing them. ``classes`` is the experiment's declared number of classes.
+    clients that claim more than the ``caps`` allow take no part. ``unseen`` is the share of the first clients that take
+    no part in training, and the seed for drawing them. ``classes`` is the experiment's declared number of classes.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class Census:
     def gather(self) -> Roster:
         """Wait for nodes according to the settings, and return the roster of their clients.
 
-        The wait for the least number of nodes starts again whenever a node connects.
+        The wait for the minimum number of nodes starts again whenever a node connects.
         """
         settings, begun = self._settings, time.monotonic()
         log(INFO, "waiting up to %g s for %d nodes", settings.wait, settings.nodes)
         here, last = self._holders, begun
-        while here + len(self._refused) < settings.nodes:  # until all have said what they hold, or that they cannot
+        while here + len(self._refused) < settings.nodes:  # until all nodes have reported their clients or an error
             if time.monotonic() >= settings.wait + (last if here < settings.min_nodes else begun):
                 break
             self._greet()
@@ -124,7 +124,7 @@ class Census:
         self._enroll()
 
     def label(self, node: int) -> str:
-        """Return a node's name in the log: its id, and its operator's name for it."""
+        """Return a node's name in the log: its ID, and its operator's name for it."""
         called = self._called.get(node)
         return f"node {node} ({called})" if called else f"node {node}"
 
@@ -137,7 +137,10 @@ class Census:
         self._present.pop(node, None)
 
     def homes(self) -> dict[str, int]:
-        """Return the node of each reachable client: of several, the first that connected with the client's key."""
+        """Return the node of each reachable client.
+
+        If there are several, the first that connected with the client's key.
+        """
         homes: dict[str, int] = {}
         for node, hello in self._present.items():
             for name in hello.names:
@@ -161,7 +164,7 @@ class Census:
     def _greet(self) -> None:
         self._keys = self._post.nodes()
         here = set(self._keys)
-        self._refused &= here  # a node that reconnects may have been fixed
+        self._refused &= here  # a node that reconnects may have been repaired
         self._silent = {node: why for node, why in self._silent.items() if node in here}
         for node in [node for node in self._present if node not in here]:
             log(WARNING, "%s has left, and with it %s", self.label(node), some(self._present.pop(node).names))
@@ -169,7 +172,7 @@ class Census:
         fresh = set(waiting[: max(0, self._post.at_once - len(self._greeted))])
         if fresh:
             hello = config_only("query", sizes=self._with_sizes)
-            lasts = max(self._settings.wait, self._settings.round_timeout)  # a late node starts while others train
+            lasts = max(self._settings.wait, self._settings.round_timeout)  # a late node starts while the others train
             self._greeted |= self._post.send("query.hello", dict.fromkeys(fresh, hello), lasts)
             self._silent |= dict.fromkeys(fresh - self._silent.keys(), "no reply yet")
         for message, reply in self._post.pull(self._greeted).items():
@@ -187,7 +190,7 @@ class Census:
                 self._silent.pop(node, None)
             except WireError as error:
                 self._silent[node] = str(error)
-                # A node that could not reply may have been cut off: it is greeted again when it reconnects.
+                # A node that could not reply may have been cut off. It is greeted again when it reconnects.
                 if isinstance(reply, str):
                     log(INFO, "%s did not reply: %s", self.label(node), error)
                 else:
@@ -200,7 +203,10 @@ class Census:
         log(WARNING, "%s takes no part: %s", self.label(node), why)
 
     def _within_caps(self, node: int, hello: Hello) -> Hello:
-        """Return the node without clients that claim too many examples; raise if the node itself claims too much."""
+        """Return the node without clients that claim too many examples.
+
+        Raise an error if the node itself claims too much.
+        """
         caps = self._caps
         fault = (
             self._fault_of_classes(hello.outputs)
@@ -224,7 +230,7 @@ class Census:
         return f"has {claimed} classes, and the experiment declares {declared} (num_classes of [data])"
 
     def _names_of(self, node: int, hello: Hello) -> set[str]:
-        """Return the clients of a node, and all that nodes with the same key have brought, now or before."""
+        """Return the clients of a node, and all clients that nodes with the same key have brought, now or before."""
         key, names = self._keys.get(node), set(hello.names)
         if key:
             owners = {} if self._roster is None else self._roster.owners
@@ -328,7 +334,7 @@ class Census:
 
 
 def _everyone(roster: Roster | None) -> tuple[str, ...]:
-    """Return all known clients; clients that never train come last."""
+    """Return all known clients; clients that take no part in training come last."""
     return () if roster is None else roster.names + roster.unseen
 
 
@@ -340,7 +346,7 @@ def _drawn(total: int, share: float, seed: int) -> tuple[list[int], list[int]]:
 
 
 def common_labels(hellos: Sequence[Hello], classes: int) -> tuple[str, ...] | None:
-    """Return the names of the classes if most nodes give them, no node gives others, and every class has one."""
+    """Return the names of the classes if most nodes send them, no node sends others, and every class has a name."""
     named = Counter(hello.labels for hello in hellos if hello.labels)
     if len(named) > 1:
         log(WARNING, "nodes name their classes differently, so the classes go without names: %s", str(sorted(named)))
@@ -349,7 +355,7 @@ def common_labels(hellos: Sequence[Hello], classes: int) -> tuple[str, ...] | No
 
 
 def _check_kind(hello: Hello, agreed: tuple[Any, ...]) -> None:
-    """Raise if a node's examples are not of the agreed kind."""
+    """Raise an error if a node's examples do not have the agreed shape, unit and classes."""
     for name, value, common in zip(("shape", "unit", "bounds", "classification"), hello.kind, agreed, strict=True):
         if value != common:
             raise WireError(f"its examples have {name} {value}, examples of other nodes {common}: all nodes must agree")

@@ -1,4 +1,4 @@
-"""Run ``task="certify"``: certify a saved run by numbers from its nodes."""
+"""Run ``task="certify"``: certify a saved run with numbers from its nodes."""
 
 import json
 import math
@@ -55,7 +55,7 @@ MANY = 1 << 23
 def certify(post: Post, values: Mapping[str, Any]) -> None:
     """Bound the loss within each of ``radii``, for the run saved in ``folder``.
 
-    With ``metric="error"``, the error rate is bounded. With a ``confidence``, the certificates are about the
+    With ``metric="error"``, the error rate is bounded. With a ``confidence``, the certificates hold for the
     distributions of the clients' test examples. The result is ``certificates.json`` in that folder.
     """
     folder, norm, confidence = Path(str(values["folder"])), float(values["norm"]), float(values["confidence"])

@@ -1,4 +1,4 @@
-"""Limit clients' claims about their numbers of examples."""
+"""Check clients' claims about their numbers of examples."""
 
 from collections.abc import Sequence
 

@@ -21,7 +21,7 @@ Sent = dict[str, int]
 
 @dataclass
 class Account:
-    """One node's messages; bytes count the content of messages, without Flower's envelopes."""
+    """One node's messages; bytes are for the content of messages, without Flower's envelopes."""
 
     last_seen: str | None = None
     last_reply: str | None = None

@@ -39,7 +39,7 @@ class Finder:
         specs = {entry.name: entry.specs(experiment.seeds) for entry in entries}
         every = [spec for runs in specs.values() for spec in runs]
         with_sizes = any(spec.needs_sizes for spec in every)
-        differ = any(spec.asks_cost_matrix for spec in every)  # by those who are here at first
+        differ = any(spec.asks_cost_matrix for spec in every)  # by the nodes that are here first
         closed = differ or any(entry.method.client_weights.closed for entry in entries)
         log_settings(experiment, entries)
         data, caps = experiment.data, experiment.caps.settled(remote=True)
@@ -55,7 +55,7 @@ class Finder:
         self._keep(self.clients.roster)
 
     def _keep(self, roster: Roster) -> None:
-        if (self._folder / "config.toml").exists():  # not before the study has its folder
+        if (self._folder / "config.toml").exists():  # not before the study's folder exists
             write_roster(self._folder, roster)
 
 

@@ -150,7 +150,7 @@ class GridClients:
             objective.check_model(Problem(task, start[None]))
 
     def fingerprint(self) -> Mapping[str, str]:
-        """Return no digest, since a server does not know its clients' examples, and clients may change."""
+        """Return no digests, because a server does not know its clients' examples, and clients may change."""
         return {}
 
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
@@ -186,8 +186,8 @@ class GridClients:
         return names[0]
 
     def uneven_columns(self) -> str:
-        """Return an empty text, since a server does not know the examples of nodes."""
-        return ""  # nodes do not tell what their examples are like
+        """Return an empty string, because a server does not know the examples of nodes."""
+        return ""  # nodes do not describe their examples
 
     @property
     def absent(self) -> str:
@@ -200,7 +200,7 @@ class GridClients:
         return not self._census.tested().isdisjoint(self.roster.names)
 
     def evaluate(self, run: Run, attack: Attack | None = None, attacked: float = 1.0, seed: int = 0) -> Score:
-        """Return the score of a model that every client tests; the attack is the experiment's, which nodes know.
+        """Return the score of a model that every client tests, under the experiment's attack, which nodes know.
 
         Each client reports a clean and an attacked score, so one message per node serves every attacked share.
         """
@@ -214,7 +214,7 @@ class GridClients:
         return self._score(self.roster.names, tests, victims, attack, seed)
 
     def evaluate_parts(self, run: Run) -> Score:
-        """Return the score on test and training examples, and on all examples of clients that never train."""
+        """Return the score on test and training examples, and on all examples of the unseen clients."""
         score = self.evaluate(run)
         if not self.roster.unseen:
             return score
@@ -259,7 +259,7 @@ class GridClients:
         tested = self._census.tested() if split == "test" else self._census.homes()
         present = [number for number, name in enumerate(names) if name in tested]
         if not present and split != "test":
-            present = list(range(len(names)))  # waited for, and missed by name
+            present = list(range(len(names)))  # the server waited for it, and reports it as missing
         attacked, outputs = split == "test" and self._experiment.attack.kind != "none", self.roster.num_outputs
 
         def query(chosen: tuple[str, ...], _: object) -> TestQuery:
@@ -301,7 +301,7 @@ class GridClients:
             "query.survey", names, lambda who, _: SurveyQuery(who, params, outputs, settings, report, seed, split)
         ):
             value[:, numbers], cost[:, numbers] = reply.value, reply.cost
-            sizes.update(zip(numbers, reply.sizes, strict=False))  # not every reply has them
+            sizes.update(zip(numbers, reply.sizes, strict=False))  # not every reply contains them
         return SurveyReplies(value, cost, tuple(sizes[number] for number in sorted(sizes)))
 
     def not_computing_its_graph(self, params: Tensor) -> list[str]:
@@ -355,7 +355,7 @@ class GridClients:
                 {client: names[client] for client in asked if client not in absent},
                 self.roster.num_outputs,
                 training,
-                max(first.round - 2 * self._experiment.checkpoint_every, -1),  # a resume may go back so far
+                max(first.round - 2 * self._experiment.checkpoint_every, -1),  # a resume may return to this round
                 settings.partial_sums,
                 settings.exact and lanes > 1,
                 max(self.roster.num_examples) if needs_sizes else None,

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Exchange(Protocol[T_co]):
-    """A query to a node about some of its clients, with the reader of its reply."""
+    """A query to a node about some of its clients, with a function that reads the reply."""
 
     def encode(self) -> RecordDict:
         """Return the message."""
@@ -48,8 +48,8 @@ class Inquiry:
         """Return each node's reply about its clients; ask nodes that fail again.
 
         ``query`` makes a node's question from the names of its clients and their indices among all names. A reply that
-        is still missing after all attempts is an error. If only ``some`` clients are asked, by their indices, it is an
-        error only if all replies are missing.
+        is still missing after all attempts is an error. If only ``some`` clients are asked, by their indices, the error
+        is raised only if all replies are missing.
         """
         replies: list[tuple[list[int], T]] = []
         missing = dict.fromkeys(range(len(names)) if some is None else some, "no node holds it")

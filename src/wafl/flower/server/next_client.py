@@ -32,8 +32,8 @@ from wafl.train.clients import Roster
 def next_client(post: Post, values: Mapping[str, Any], kind: Literal["next", "sets"]) -> None:
     """Ask each invited client once, and write the statements to ``next-client.json`` next to the model.
 
-    The model is the run saved in ``folder``, or the parameters in a file ``*.safetensors`` for the app's model. The
-    invited clients are named by ``invited``; by default, they are the present or known clients that did not train.
+    The model is the run saved in ``folder``, or the parameters in a file ``*.safetensors`` for the app's model.
+    ``invited`` names the invited clients; by default, all present or known clients that took no part in training.
     """
     experiment, folder = from_run_config(values), Path(str(values["folder"]))
     questions = experiment.questions
@@ -76,7 +76,7 @@ def gathered(post: Post, experiment: Experiment, folder: Path) -> tuple[Roster |
 
 
 def invited_names(values: Mapping[str, Any]) -> list[str]:
-    """Return the clients that ``invited`` in the run config names; an empty list stands for all."""
+    """Return the clients that ``invited`` in the run config names; an empty list means all."""
     named: Any = read_value("invited", values["invited"])
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):  # pyright: ignore[reportUnknownVariableType]
         raise ConfigError(f'run config: invited = {named!r} must be a list of clients, such as \'["north", "east"]\'')

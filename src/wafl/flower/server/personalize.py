@@ -1,4 +1,4 @@
-"""``task="personalize"``: nodes fine-tune a saved model on their clients, and keep what comes of it."""
+"""Run ``task="personalize"``: nodes fine-tune a saved model on their clients, and keep the results."""
 
 from collections.abc import Mapping
 from logging import INFO, WARNING
@@ -17,7 +17,7 @@ from wafl.flower.wire.run_config import from_run_config
 
 
 def personalize(post: Post, values: Mapping[str, Any]) -> None:
-    """Ask the nodes of all clients, or of those in ``invited``, to fine-tune a model; no result comes back."""
+    """Ask the nodes of all clients, or of the clients in ``invited``, to fine-tune a model; they send no results."""
     experiment, folder = from_run_config(values), Path(str(values["folder"]))
     if experiment.personalize is None:
         raise ConfigError("task='personalize' needs the section [personalize] in the app's experiment")

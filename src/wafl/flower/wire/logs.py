@@ -5,7 +5,7 @@ from typing import Any
 
 from wafl.base.describe import visible
 
-_flower = getLogger("flwr")  # what Flower shows of a Flower run
+_flower = getLogger("flwr")  # the logger that Flower shows for a Flower run
 
 
 def one_line(text: str) -> str:

@@ -23,16 +23,16 @@ ON_SERVER = frozenset(
         "flower",
     }
 )
-"""The keys that only the server reads; a node uses the app's values. Unknown keys are for nodes, too."""
+"""The keys that only the server reads; a node uses the app's values. Unknown keys are for nodes too."""
 OPEN = ("schedule.rounds", "seeds")
 """The keys for nodes that every Flower run may change."""
 TRIAL = ("schedule.", "methods.")
-"""The keys that a Flower run may set to any numbers, on nodes with a part of the experiment's data set."""
+"""The keys that a Flower run may set to any numbers, on nodes that use a part of the experiment's data set."""
 TASKS = "flower.tasks"
 """The key by which an app declares its tasks; ``[questions]`` declare the tasks about the next client."""
 FORM = 'open = {"schedule.learning_rate" = [1e-4, 0.5], "attack.kind" = ["none", "pgd"]}'
 Range = Sequence[Any]
-"""Two numbers, or a choice of texts."""
+"""Two numbers, or a list of allowed strings."""
 QUOTED = {"[": "list", "{": "table", '"': "text in quotes"}
 """The first characters of a string of TOML, and the kind of value that it contains."""
 
@@ -118,7 +118,7 @@ class AppConfig:
             return
         parsed = read_value(key, value)
         values = cast("list[Any]", parsed) if isinstance(parsed, list) else [parsed]
-        if not values or not all(map(allows, values)):  # an empty list would clear what the app has set
+        if not values or not all(map(allows, values)):  # an empty list would clear the app's values
             raise ConfigError(f"run config: {key} = {str(value)[:200]!r}: nodes take {words}, and lists of these")
 
     def _rule(self, key: str, own_data: bool) -> tuple[str, Callable[[Any], bool]] | None:

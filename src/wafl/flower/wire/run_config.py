@@ -21,7 +21,7 @@ OWN = {
     "target": "",
     "invited": "[]",
 }
-"""The settings of our ServerApp in addition to the experiment; see :mod:`wafl.flower.app.server`."""
+"""The settings of WAFL's ServerApp in addition to the experiment; see :mod:`wafl.flower.app.server`."""
 
 
 def to_run_config(experiment: Experiment) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def from_run_config(values: Mapping[str, Any]) -> Experiment:
     tables: Any = content.pop("methods", {})
     if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
         raise ConfigError("run config: methods must be tables, such as methods.wafl.method = 'WAFL'")
-    # A map that has traveled has lost its order.
+    # A map loses its order in a message.
     methods = [_named(name, table) for name, table in sorted(tables.items())]
     return parse_experiment({"engine": "flower", **content, "methods": methods}, "run config")
 

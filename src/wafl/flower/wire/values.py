@@ -1,4 +1,4 @@
-"""Encode messages between a server and its nodes: plain values and arrays, no code; all are checked on arrival."""
+"""Encode messages between a server and its nodes: plain values and arrays without code, all checked on arrival."""
 
 import io
 import math
@@ -179,7 +179,7 @@ def _read_numbers(content: RecordDict, count: int, dtype: torch.dtype) -> dict[s
     record = content.get("numbers")
     values = dict(record) if isinstance(record, MetricRecord) else {}
     if set(values) != set(NUMBERS):
-        raise WireError(f"numbers holds {short(sorted(values))}, expected {short(sorted(NUMBERS))}")
+        raise WireError(f"numbers contains {short(sorted(values))}, expected {short(sorted(NUMBERS))}")
     for name, each in values.items():
         if not isinstance(each, list) or len(each) != count or not all(isinstance(value, float) for value in each):
             raise WireError(f"{name} must be a list of {count} numbers, got {short(each)}")
@@ -205,7 +205,7 @@ def encode_replies(query: NodeQuery, replies: Sequence[Replies]) -> RecordDict:
 
 def decode_replies(content: RecordDict, query: NodeQuery) -> list[list[Reply]]:
     """Return one reply per client and run; values may be non-finite, a fault of one client and not the node."""
-    Reader(content, "reply")  # refuses another version's
+    Reader(content, "reply")  # rejects a message of another version
     sizes, first = [len(each.clients) for each in query.queries], query.queries[0]
     rows = [1] * len(sizes) if query.partial_sums else sizes
     numbers = _read_numbers(content, sum(sizes), first.params.dtype)
@@ -255,7 +255,7 @@ def check_arrays(content: RecordDict, record: str, names: Sequence[str]) -> None
     sent = content.get(record)
     keys = set(sent) if isinstance(sent, ArrayRecord) else set[str]()
     if keys != set(names):
-        raise WireError(f"{record} holds the arrays {short(sorted(keys))}, expected {short(sorted(names))}")
+        raise WireError(f"{record} contains the arrays {short(sorted(keys))}, expected {short(sorted(names))}")
 
 
 def read_array(content: RecordDict, record: str, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -292,7 +292,7 @@ def _header(data: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int | 
         if np.lib.format.read_magic(stream) != (1, 0):
             return None
         header = np.lib.format.read_array_header_1_0(stream)
-    except Exception:  # bytes of any kind may raise anything
+    except Exception:  # unknown bytes may raise any error
         return None
     return stream.tell() if header == (shape, False, dtype) else None
 
@@ -300,14 +300,15 @@ def _header(data: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int | 
 def finite(name: str, values: Tensor) -> Tensor:
     """Return the values; raise WireError if one is not finite."""
     if not bool(torch.isfinite(values).all()):
-        raise WireError(f"{name} holds NaN or infinity")
+        raise WireError(f"{name} contains NaN or infinity")
     return values
 
 
 class Reader:
-    """The plain values of a message; errors name the first value that is missing, of another type or out of range.
+    """The plain values of a message.
 
-    A message of another version raises an error before anything else is read, unless it is a refusal.
+    Errors name the first value that is missing, has the wrong type or is out of range. A message of a different version
+    raises an error before anything else is read, unless it is a refusal.
     """
 
     def __init__(self, content: RecordDict, record: str) -> None:

@@ -23,7 +23,7 @@ def draw_figures(study: Study, results: Mapping[str, Any], *, missing: bool = Fa
     if figures:
         folder.mkdir(exist_ok=True)
         remove_temporary(folder)
-    for name, draw in figures.items():  # in a temporary folder first, so that no figure is ever incomplete
+    for name, draw in figures.items():  # in a temporary folder first, so that no incomplete figure is ever visible
         with TemporaryDirectory(prefix=".", suffix=TEMPORARY, dir=folder) as temporary:
             draw(Path(temporary, name))
             Path(temporary, name).replace(folder / name)

@@ -1,4 +1,4 @@
-"""Serve studies as pages while they run, by a small server that reads folders and writes nothing."""
+"""Serve studies as pages while they run, with a small server that reads folders and writes nothing."""
 
 import hmac
 import ipaddress
@@ -73,7 +73,7 @@ class Pages:
         signature = StudyFolder(path).status(), *(_stamp(path / name) for name in FILES)
         with self._lock:
             lock = self._locks.setdefault(key, Lock())
-        with lock:  # many readers of one page wait for one making
+        with lock:  # all readers of a page wait for one computation
             if key not in self._made or self._made[key][0] != signature:
                 self._made[key] = signature, make(path)
             return self._made[key][1]
@@ -133,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _allowed(self, query: str) -> bool:
         """Return whether the reader has the token or, without one, used this machine's name.
 
-        Pages of other sites use other names.
+        Pages of other sites use different names.
         """
         token = self.server.token
         if token is None:

@@ -51,7 +51,7 @@ def measure(
     told: Notify = lambda what: None,
     lost: Notify = lambda why: None,
 ) -> list[Section]:
-    """Measure models on data; ``told`` receives each step, ``lost`` the reason for an omitted section."""
+    """Measure models on data; ``told`` receives each step, and ``lost`` the reason for an omitted section."""
     methods, few = {label: run.method for label, run in runs.items()}, _thinned(clients, MOST_EXAMPLES)
     steps: dict[str, Callable[[], Section | None]] = {
         "client by client": lambda: _by_client(runs, clients, unseen, attack),
@@ -128,8 +128,8 @@ def _radius(runs: Mapping[str, Run], clients: Federation) -> Section | None:
     count, unit = len(clients.test.y), clients.unit
     caption = (
         f"The l2 ball around {count:,} clean test examples, mixed with the model's client weights; radii in {unit}. "
-        f"Accuracy, worst client and loss reached are under the worst l2 Wasserstein shift of that radius, found with "
-        f"at most {STEPS} ascent steps from each example. One seed. Data: {clients.title}. Model: {_models(runs)}."
+        f"Accuracy, worst client and loss reached are under the worst l2 Wasserstein shift within that radius, found "
+        f"with at most {STEPS} ascent steps from each example. One seed. Data: {clients.title}. Model: {_models(runs)}."
     )
     return Section("Radius", lead, [Walks(walks, caption)])
 
@@ -160,8 +160,8 @@ def _fixed(runs: Mapping[str, Run], clients: Federation) -> list[tuple[Walk, str
 def _sweeps(runs: Mapping[str, Run], clients: Federation) -> list[tuple[Walk, str | None]]:
     """Return the sliders of sweeps over one number, each model at the radius that its training achieved.
 
-    A ball at a layer or with a cost matrix has another unit than the data, so its sweeps are left out. With each slider
-    comes the reason why the first of its models is not proven, if there is one.
+    A ball at a layer or with a cost matrix has a different unit than the data, so its sweeps are left out. With each
+    slider comes the reason why the first of its models is not proven, if there is one.
     """
     groups: dict[tuple[str, str], dict[float, Run]] = {}
     for run in runs.values():
@@ -226,7 +226,7 @@ def _strips(shift: _Shifted, clients: Federation, chosen: Tensor) -> Pictures | 
 
 
 def _moves(runs: Mapping[str, Run], clients: Federation) -> Section | None:
-    """Return the section with each norm's smallest ball in which a model's loss doubles, and its moves."""
+    """Return the section with each norm's smallest ball in which a model's loss doubles, and the moves in this ball."""
     clients = _thinned(clients, MOST_MOVED)
     chosen, blocks = _pictured(clients), list[Block]()
     image = charts.image_shape(clients.input_shape)

@@ -52,7 +52,7 @@ def titles_of(results: Mapping[str, Any], experiment: Experiment | None) -> dict
 
 
 def absent_in(row: Mapping[str, Any]) -> dict[int, str]:
-    """Return the clients that were asked to train in a round and did not count, each with the reason."""
+    """Return the clients that were asked to train in a round but left out, each with the reason."""
     pairs: Any = row.get("excluded")
     absent: dict[int, str] = {}
     for pair in pairs if isinstance(pairs, list) else []:  # pyright: ignore[reportUnknownVariableType]

@@ -35,7 +35,7 @@ T = TypeVar("T")
 def show_study(
     path: Path, measured: Sequence[Section] = (), names: Sequence[str] | None = None, notes: Sequence[str] = ()
 ) -> Study:
-    """Return a study's page from its folder, with ``measured`` sections and ``notes`` on why others are left out."""
+    """Return a study's page from its folder, with ``measured`` sections, and ``notes`` on why others are missing."""
     refuse_links(path)
     folder, missing = StudyFolder(path), list(notes)
 
@@ -71,7 +71,7 @@ def show_study(
         _rounds(lines, titles, conditions),
         _participation(lines, name, results),
         Section("Nodes", seen, [sections.nodes(bulletin["nodes"])]) if bulletin.get("nodes") else None,
-        Section("Privacy", "What each client has spent.", spent) if spent else None,
+        Section("Privacy", "The privacy that each client has spent.", spent) if spent else None,
         *measured,
     ]
     if "Radius and gamma" not in {section.title for section in measured}:

@@ -29,13 +29,13 @@ def write_report(
 ) -> Path:
     """Write one page about trained models, which opens in any browser without a network, and return the file.
 
-    It has the table of methods, accuracy by attacked share, a slider through the radius with certificates, each
-    client's result, what the ball moves, the rounds of training, client weights and distances, and the data. Needs
-    ``wafl-learn[report]``.
+    The page shows the table of methods, accuracy by attacked share, a slider through the radius with certificates, each
+    client's result, the examples that the ball moves, the rounds of training, client weights and distances, and the
+    data. It needs ``wafl-learn[report]``.
 
     Args:
-        runs: trained models by name; a sequence is named by methods, and by the varied values of a sweep.
-        clients: the clients of their training.
+        runs: trained models by name. Runs in a sequence are named by their methods and by the varied values of a sweep.
+        clients: the clients on which the models were trained.
         path: the file to write.
         attack: an attack or a shift for the tests.
         attacked: shares of the clients to attack.

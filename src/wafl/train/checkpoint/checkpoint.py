@@ -46,9 +46,8 @@ from wafl.train.checkpoint.journal import Journal
 from wafl.train.checkpoint.signals import Signals
 
 FORMAT = 6
-"""The version of the format, raised when the content or the random draws change.
-
-A resumed training must not use other cohorts than before.
+"""The version of the format, raised when the content or the random draws change. A resumed run must use the same
+cohorts as before.
 """
 KEPT = 2
 """The number of checkpoints on disk: the last, and the previous one in case the last is damaged."""
@@ -56,17 +55,17 @@ KEPT = 2
 
 @dataclass
 class _Unsaved(Progress):
-    """A progress that later rounds do not change, with only those rounds that the journal does not contain yet."""
+    """Progress that later rounds do not change, with only the rounds that the journal does not contain yet."""
 
     records: list[tuple[int, Record]] = field(default_factory=list[tuple[int, Record]])
 
 
 class Checkpoint(Callback):
-    """A folder with the progress of a training, from which the same call to :func:`wafl.fit` resumes.
+    """A folder with the progress of training, from which the same call to :func:`wafl.fit` resumes.
 
     Args:
-        folder: the folder to write to; one folder per training.
-        every: the number of rounds between two checkpoints; an interrupted training always writes one.
+        folder: the folder to write to; each call needs its own folder.
+        every: the number of rounds between two checkpoints; an interrupted call always writes one.
         seconds: write a checkpoint earlier if this much time has passed since the last one.
 
     >>> import tempfile
@@ -96,7 +95,7 @@ class Checkpoint(Callback):
         self._memory = _Memory(self.folder)
 
     def read(self, fingerprint: Mapping[str, str]) -> Progress | None:
-        """Return the last good progress of the training with this fingerprint, or None if there is none yet."""
+        """Return the last good progress with this fingerprint, or None if there is none yet."""
         self._reset(fingerprint)
         written = self._written()
         self._count = int(written[-1].name) if written else 0
@@ -138,7 +137,7 @@ class Checkpoint(Callback):
         return True
 
     def keep_last(self) -> None:
-        """Remove all files that a finished training does not need to continue with more rounds."""
+        """Remove all files that are not needed to continue a finished run with more rounds."""
         for folder in self._written():
             if folder in self.damaged:
                 shutil.rmtree(folder)
@@ -152,7 +151,7 @@ class Checkpoint(Callback):
         self._memory.forget(good[-count:])
 
     def on_progress(self, progress: Progress) -> None:
-        """Store the progress, and write it if it is time."""
+        """Store the progress, and write it if a checkpoint is due."""
         self._signals.go_on()
         with self._signals.held():
             self._remember(progress)
@@ -201,7 +200,7 @@ class Checkpoint(Callback):
         Until then, SIGTERM and SIGHUP save the progress and end the process, and a second Ctrl-C waits for the first.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        busy = f"{self.folder} is in use by another training: give this one another folder, or stop the other"
+        busy = f"{self.folder} is in use by another process that trains: pass a different folder, or stop that process"
         self._lock.enter_context(lock(self.folder / ".lock", 0, CheckpointError(busy)))
         remove_temporary(self.folder)
         self._signals.__enter__()
@@ -209,7 +208,7 @@ class Checkpoint(Callback):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         try:
-            # A full disk may be why the training stopped.
+            # A full disk may be why training stopped.
             with nullcontext() if kind is None else suppress(OSError):
                 self.write()
         finally:
@@ -217,7 +216,7 @@ class Checkpoint(Callback):
             self._signals.__exit__()
 
     def _written(self) -> list[Path]:
-        """Return complete checkpoints, oldest first; incomplete ones have another name."""
+        """Return complete checkpoints, oldest first; incomplete ones have a different name."""
         return sorted(path for path in self.folder.glob("*") if path.name.isdigit()) if self.folder.is_dir() else []
 
 
@@ -287,7 +286,7 @@ def write_state(folder: Path, runs: Mapping[int, RunProgress], about: Mapping[st
 def read_progress(folder: Path, fingerprint: Mapping[str, str] | None = None) -> tuple[Progress, dict[str, Any]]:
     """Return a checkpoint's progress and description.
 
-    Raises CheckpointError if it is damaged or belongs to another training.
+    Raises CheckpointError if it is damaged or belongs to a different run.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load
@@ -307,7 +306,7 @@ def read_progress(folder: Path, fingerprint: Mapping[str, str] | None = None) ->
         known = [about["fingerprint"], *about.get("extended", ())]
         if fingerprint is not None and all(changed(each, fingerprint) for each in known):
             changes = changed(known[-1], fingerprint)
-            raise UnfitCheckpointError(f"it belongs to another training, with other {', '.join(changes)}")
+            raise UnfitCheckpointError(f"it belongs to a different run, with different {', '.join(changes)}")
         tensors = load(content)
         histories = _histories(folder.parent, about)
         runs = {int(index): _run(int(index), row, tensors, histories) for index, row in about["runs"].items()}
@@ -340,7 +339,7 @@ def _histories(folder: Path, about: Mapping[str, Any]) -> dict[int, list[dict[st
         row = parsed(entry)
         histories[row.pop("run")].append(row)
     if {str(index): len(rows) for index, rows in histories.items()} != about["lengths"]:
-        raise ValueError("rounds.journal does not hold the rounds of this checkpoint")
+        raise ValueError("rounds.journal does not contain the rounds of this checkpoint")
     return histories
 
 

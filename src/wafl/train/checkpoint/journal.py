@@ -11,10 +11,10 @@ FLAGS = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O
 
 
 class Journal:
-    """A file of entries of bytes, of which the first ``size`` bytes are valid.
+    """A file of entries, of which the first ``size`` bytes are valid.
 
-    The next :meth:`append` cuts off any incomplete entry that a crash left. An entry is a line with its length and its
-    checksum, followed by its content.
+    The next :meth:`append` cuts off an incomplete entry that a crash left behind. An entry is a line with its length
+    and its checksum, followed by its content.
     """
 
     def __init__(self, path: Path, size: int = 0) -> None:

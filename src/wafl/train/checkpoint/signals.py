@@ -28,10 +28,10 @@ def exit_status(stop: BaseException) -> int:
 
 
 class Signals:
-    """A block in which the first signal interrupts, and later signals wait until its end, when all is saved.
+    """A block in which the first signal interrupts, and later signals wait until the block has saved everything.
 
     SIGTERM and SIGHUP then raise :class:`Stopped`, unless the process already handles or ignores them, as with
-    ``nohup``. Only the main thread can do that; in other threads this does nothing.
+    ``nohup``. Only the main thread can handle signals; in other threads this class does nothing.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Signals:
         if not callable(handler):
             raise Stopped(number)
         handler(number, frame)
-        self._busy = False  # it did not interrupt
+        self._busy = False  # the signal did not interrupt
 
     def _deliver(self) -> None:
         if self._waiting:

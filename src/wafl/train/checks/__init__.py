@@ -1,1 +1,1 @@
-"""Check a training: its cost before it starts, and its numbers in every round."""
+"""Check a run: its cost before it starts, and its numbers in every round."""

@@ -1,4 +1,4 @@
-"""Compute the minimum cost of a run from its settings, and reject absurd ones before any work."""
+"""Compute the minimum cost of a run from its settings, and reject runs with an absurd cost before any work."""
 
 from collections.abc import Sequence
 
@@ -31,5 +31,5 @@ def check_cost(spec: Spec, num_examples: Sequence[int]) -> None:
     steps = schedule.rounds * round_steps(spec, num_examples)
     check_steps(f"{spec.method.name} with {words}", steps, f"lower {most}")
     batch = min(schedule.batch_size or largest, largest)
-    plan = 9.0 * local * max(batch, 1)  # bytes: an example of a step takes nine in a client's plan of its batches
+    plan = 9.0 * local * max(batch, 1)  # bytes: in a client's plan of its batches, each example of a step takes nine
     check_memory(f"{most}={options[most]}", plan, f"lower {most}, and take more rounds")

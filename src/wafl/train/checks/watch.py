@@ -1,4 +1,4 @@
-"""Check training: that numbers are finite, gamma against its limits, and finally the ball."""
+"""Check training: whether numbers are finite, whether gamma is within its limits, and at the end the ball."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -45,9 +45,9 @@ MOST_AMPLIFIED = 10.0
 LEAST_MOVE = 1e-9
 """The achieved radius below which moves are only rounding."""
 MOST_GROWN = 2.0**24
-"""The ratio to the first loss at which a loss is absurd: the first loss is then lost in float32 rounding."""
+"""The ratio to the first loss above which a loss is absurd: in float32, the first loss then disappears in rounding."""
 MOST_RISEN, SMOOTHED = 10.0, 3
-"""The ratio to the first round's loss that counts as divergence, and the number of averaged rounds."""
+"""The ratio to the first round's loss that means divergence, and the number of averaged rounds."""
 FENCE = "keep examples within bounds=(low, high)"
 
 LEARNED, LOST = 0.9, 0.98
@@ -58,7 +58,7 @@ Below LEARNED the model has started to learn; above LOST it has stopped.
 SETTLING = 10
 """The number of rounds after which gamma should have reached the radius."""
 MOST_STRAYED = 100.0
-"""The ratio of a learned gamma to its first rounds at which it is suspicious."""
+"""The ratio of a learned gamma to gamma in the first rounds above which it is suspicious."""
 
 
 class Watch:
@@ -112,7 +112,7 @@ class Watch:
             raise DivergedError(f"{where}: the objective overflows at {at}: {self._remedy}, or {FENCE}")
         grown = f"{where}: the loss is {float(replies.loss[row]):.3g}, and was {first:.3g} in the first round"
         objective = self._objective
-        # Only a price, where bounds could, keeps examples from moving any distance.
+        # Without bounds, only the price keeps examples from moving any distance.
         if objective is not None and gamma is not None and objective.box is None and "bounds" in vars(objective):
             distance = float(replies.cost[row]) ** (1.0 / objective.power)
             raise DivergedError(f"{grown}; examples moved by {distance:.3g}: {self._remedy}, or {FENCE}")
@@ -171,7 +171,7 @@ class Watch:
             self._check_range(gamma, state.round)
         if limit is None:
             return
-        if gamma == limit:  # strict holds it there
+        if gamma == limit:  # strict keeps it there
             self._held.append(state.round)
         if gamma < limit:
             self._warn_once(
@@ -212,7 +212,7 @@ class Watch:
             self._warn_of_gamma(self._objective, history)
         if learner is not None and learner.endless:  # the budget that examples leave goes far away
             return
-        learning = learner is not None and len(history) < SETTLING  # its first gamma may be far too large
+        learning = learner is not None and len(history) < SETTLING  # the first gamma may be far too large
         if _largest(history[1:]) < LEAST_MOVE and not learning:  # a model of zeros moves nothing in the first round
             self._warn_once(f"no example moved in {len(history)} rounds: {self._why_still}", RadiusWarning)
         elif learner is not None:
@@ -232,7 +232,7 @@ class Watch:
         )
 
     def _check_labels(self, cost: float, history: History) -> None:
-        """Warn if changing a label costs less than guessing loses, and the model is no better than guessing.
+        """Warn if changing a label costs less than the loss of guessing, and the model is no better than guessing.
 
         At a price s per label the best model gives the true class exp(s) times the probability of each other class, and
         its robust loss is ``log(1 + (C - 1) exp(-s))``.

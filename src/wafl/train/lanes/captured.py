@@ -1,7 +1,7 @@
 """Record local steps on a GPU as CUDA graphs, once per shape, and replay them.
 
-A step launches hundreds of small kernels. To launch them one by one takes the CPU longer than the GPU needs to compute
-them. A graph launches all of them at once.
+A step launches hundreds of small kernels. Launching them one by one takes the CPU longer than computing them takes the
+GPU. A graph launches all of them at once.
 """
 
 from dataclasses import dataclass, replace
@@ -20,13 +20,13 @@ T = TypeVar("T")
 
 @dataclass
 class _Recording:
-    """The memory in which graphs find the lanes, their carry and their batch; one graph is for first steps."""
+    """The memory from which graphs read the lanes, their carry and their batch; one graph is for first steps."""
 
     lanes: LaneInput
     carry: Carry
     batch: Batch
     graphs: dict[bool, torch.cuda.CUDAGraph]
-    sent: LaneInput | None = None  # the lanes whose values are there
+    sent: LaneInput | None = None  # the lanes whose values are in this memory
 
     def fill(self, lanes: LaneInput, carry: Carry, batch: Batch) -> None:
         if self.sent is not lanes:
@@ -79,7 +79,7 @@ class Captured(Eager):
             return self._last
         shape = _shape(lanes, carry, batch), tuple(map(_is_shared, tensors_of(lanes)))
         if shape not in self._recordings:
-            if len(self._recordings) == 32:  # each has a copy of what its lanes carry
+            if len(self._recordings) == 32:  # each graph has a copy of its lanes' carry
                 self._recordings.clear()
             lanes = mapped(lambda tensor: _cloned(_one(tensor)).expand_as(tensor), lanes)
             self._recordings[shape] = _Recording(lanes, _cloned(carry), _cloned(batch), {})
@@ -89,7 +89,7 @@ class Captured(Eager):
     def _record(self, client: ClientTask, recording: _Recording, first: bool) -> torch.cuda.CUDAGraph:
         graph, batch = torch.cuda.CUDAGraph(), replace(recording.batch, first=first)
         with side_by_side():
-            step(client, recording.lanes, recording.carry, batch)  # libraries set themselves up in their first call
+            step(client, recording.lanes, recording.carry, batch)  # libraries initialize themselves in their first call
             torch.cuda.synchronize()
             with torch.cuda.graph(graph, pool=self._pool):
                 _copy(recording.carry, step(client, recording.lanes, recording.carry, batch, over=True))
@@ -103,7 +103,10 @@ def _copy(targets: T, values: T) -> None:
 
 
 def _one(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the first of lanes that share their numbers, as at the start of a round of one run; otherwise all."""
+    """Return the first lane if all lanes have the same numbers, as at the start of a round of one run.
+
+    Otherwise all lanes.
+    """
     return tensor[:1] if _is_shared(tensor) else tensor
 
 

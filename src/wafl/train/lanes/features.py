@@ -17,11 +17,11 @@ from wafl.train.client_task import ClientTask
 def with_fixed_features(client: ClientTask) -> ClientTask:
     """Return the same work on a layer's outputs, if the ball is there and no earlier parameter is trained."""
     objective = client.objective
-    if objective is None or objective.space is None or not objective.moves:  # without a ball, it is for something else
+    if objective is None or objective.space is None or not objective.moves:  # no ball uses the layer
         return client
     layer = objective.space
     if not is_dataclass(objective) or client.task.num_statistics:
-        return client  # statistics that are learned change the features
+        return client  # learned statistics change the features
     start = client.task.initial()
     x = client.examples.rows(torch.zeros(2, dtype=torch.int64, device=start.device), start.dtype)
     features = _fixed_features(client.task, layer, start, x)

@@ -30,7 +30,7 @@ RECORDED = 128
 LARGE, TOGETHER = 2**22, 2**27
 """A network with more than ``LARGE`` parameters has at most ``TOGETHER`` of them in all lanes of one recording.
 
-If not all lanes fit, pieces have at most half of that, which saves memory where clients need the most of it.
+If not all lanes fit, pieces have at most half of ``TOGETHER``, which saves memory where clients need the most.
 """
 IN_TURN = 2**26
 """The maximum number of parameters in the lanes of a network that runs lane by lane; more would save no time."""
@@ -45,9 +45,9 @@ class Lanes:
 
     ``memory`` is the clients' memory, by run and client; entries appear in a client's first round. ``rows`` maps each
     client to its index in ``client.examples``, if these are only some of all clients. With ``pair``, a single lane is
-    computed next to a copy of itself, so that a network's convolutions round as among others. With ``captures``, steps
-    are captured as CUDA graphs. Lanes of a model that runs one lane after another are divided among ``workers`` threads
-    with the same results; without them, torch uses its threads.
+    computed next to a copy of itself, so that a network's convolutions round as in a larger batch. With ``captures``,
+    steps are captured as CUDA graphs. Lanes of a model that runs one lane after another are divided among ``workers``
+    threads with the same results; without them, torch uses its threads.
     """
 
     client: ClientTask
@@ -94,7 +94,7 @@ class Lanes:
                 piece = piece.take(torch.zeros(2, dtype=torch.int64)) if alone else piece
                 done = self._in_threads(work, piece) if shares else work(self.client, piece)
                 done = done.take(slice(1)) if alone else done
-                del piece  # and with it what its clients held, before there are copies of what they hold now
+                del piece  # and with it the clients' old memory, before there are copies of the new memory
                 self._remember(here, done.memory)
                 loss, cost, vectors = done.loss, done.cost, dict(done.vectors)
                 del done
@@ -134,12 +134,12 @@ class Lanes:
         return self.client.sizes[self._row(client)]
 
     def _lanes(self, queries: Sequence[Query], keys: list[LaneKey]) -> LaneInput:
-        """All lanes, without what their clients keep."""
+        """All lanes, without their clients' memory."""
         device, dtype = queries[0].params.device, queries[0].params.dtype
         run = torch.tensor([run for run, _ in keys])
 
         def stacked(vectors: Sequence[Tensor]) -> Tensor:
-            if len(vectors) == 1:  # all lanes read the same, which stays in the processor's cache
+            if len(vectors) == 1:  # all lanes read the same values, which stay in the processor's cache
                 return vectors[0].expand(len(keys), -1)
             return torch.stack(list(vectors)).index_select(0, run.to(device))
 
@@ -185,7 +185,7 @@ class Lanes:
 
 
 class _Gathered:
-    """The replies to several queries, put together piece by piece, so that all rows are never there twice."""
+    """The replies to several queries, assembled piece by piece, so that rows are never all in memory twice."""
 
     def __init__(self, queries: Sequence[Query], keys: Sequence[LaneKey]) -> None:
         self._queries = queries
@@ -230,9 +230,9 @@ class _Gathered:
 def in_pieces(client: ClientTask, lanes: LaneInput, step: Eager, most: int, workers: int = 1) -> list[LaneInput]:
     """Split lanes into pieces of at most ``most``; lanes with the same batches stay together.
 
-    A network that is captured, or that is computed one lane after another, gets smaller pieces if it is large: its
-    copies of parameters and gradients are most of what a training needs. When it is captured, pieces are even, if the
-    lanes can be split evenly.
+    A large network that is captured, or computed one lane after another, gets smaller pieces, because copies of its
+    parameters and gradients take most of the memory. For a captured network, pieces are equal if the lanes can be split
+    evenly.
     """
     count, size = lanes.params.shape
     if step.reuses and client.task.in_streams:
@@ -240,7 +240,7 @@ def in_pieces(client: ClientTask, lanes: LaneInput, step: Eager, most: int, work
         if size > LARGE and count > room:
             room = max(room // 2, 1)
         least = -(-count // room)
-        pieces = min(range(least, 2 * least), key=lambda pieces: -count % pieces)  # a last, smaller one is recorded too
+        pieces = min(range(least, 2 * least), key=lambda pieces: -count % pieces)  # a smaller last piece is recorded
         most = min(most, -(-count // pieces))
     elif client.task.in_streams and not client.task.traits.batched:
         least = max(workers, 2) if client.pairs else workers
@@ -250,7 +250,7 @@ def in_pieces(client: ClientTask, lanes: LaneInput, step: Eager, most: int, work
 
 
 def _alike(sizes: Sequence[int], room: Callable[[int], int]) -> list[slice]:
-    """Return slices of lanes to compute together: equal room of batches, and similar numbers of examples."""
+    """Return slices of lanes to compute together, with equal batch room and similar numbers of examples."""
     pieces, begin = list[slice](), 0
     for index, size in enumerate(sizes):
         if room(size) != room(sizes[begin]) or 8 * size < sizes[begin]:
@@ -288,10 +288,10 @@ def _lane_bytes(client: ClientTask, lanes: LaneInput) -> int:
     batch = min(max(client.work.batch_size or largest, REPORT_BATCH), largest)
     params = lanes.params[:1]
     one = params.new_zeros(1, *client.examples.shape).nbytes
-    few = [_activations(client, params, size) for size in (2, 3)]  # they grow by the same amount per example
+    few = [_activations(client, params, size) for size in (2, 3)]  # the bytes grow by the same amount per example
     kept = few[0] + (batch - 2) * (few[1] - few[0])
     vectors = sum(vector[0].nbytes for vector in lanes.vectors.values())
-    # Drawing one example of one step takes 64 bytes: its number, and what is compared and sorted on the way.
+    # Drawing one example of one step takes 64 bytes: its index, and the values that are compared and sorted.
     drawn = 64 * max(client.work.num_steps([largest])) * client.batch_room(largest)
     again = client.local.gradients - 1  # each has its own place, gradient and moved examples
     models, batches = 6 + 2 * again, 8 + 2 * again
@@ -302,7 +302,7 @@ def _activations(client: ClientTask, params: Tensor, size: int) -> int:
     """Return the bytes that autograd keeps for a batch of this size."""
     kept = 0
 
-    def count(tensor: Tensor) -> None:  # a result that its own graph kept would never be released
+    def count(tensor: Tensor) -> None:  # a result that its own graph refers to would never be released
         nonlocal kept
         kept += tensor.nbytes
 

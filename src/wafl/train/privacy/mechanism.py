@@ -2,7 +2,7 @@
 
 McMahan, Ramage, Talwar and Zhang, "Learning differentially private recurrent language models" (ICLR 2018), with a fixed
 number of clients per round: the model gets ``1/m sum_i clip(update_i) + N(0, (z C / m)^2)``, where m is the size of the
-cohort, C the clipping norm and z the noise multiplier. Without one client the sum would change by at most C, so each
+cohort, C the clipping norm and z the noise multiplier. Leaving one client out changes the sum by at most C, so each
 round of a client is a Gaussian mechanism with noise multiplier z. Cohorts are drawn from the seed, which is not secret,
 so their randomness adds no privacy.
 """
@@ -54,7 +54,7 @@ class Privacy:
         return self.noise_multiplier or noise_for(self.epsilon, self.delta, rounds)
 
     def spent(self, runs: Sequence[Run], rounds: int) -> dict[str, float]:
-        """Return the budget spent by the most frequent client, in all these runs and in the costliest of them."""
+        """Return the budget spent by the most active client, in all these runs and in the costliest of them."""
         taken = [Counter(client for record in run.history for client in record.participants) for run in runs]
         noise = self.noise(rounds)
         each = max((max(counts.values(), default=0) for counts in taken), default=0)
@@ -69,7 +69,7 @@ class Privacy:
 
 
 def check_private(name: str, spec: Spec) -> None:
-    """Raise ValueError if a method uses more of its clients than the mean of their updates."""
+    """Raise ValueError if a method uses anything from its clients besides the mean of their updates."""
     method = spec.method
     reasons = {
         "weights its clients: set client_weights = 'uniform'": not method.client_weights.equal,
@@ -85,7 +85,7 @@ def check_private(name: str, spec: Spec) -> None:
 
 @dataclass(frozen=True)
 class PrivateClients:
-    """Clients whose updates are only visible as a mean with noise; all else is as with the inner clients."""
+    """Clients whose updates are visible only as a mean with noise; everything else is as for the inner clients."""
 
     inner: Clients
     privacy: Privacy
@@ -105,7 +105,7 @@ class PrivateClients:
     @property
     def caps(self) -> Caps | None:
         """None, since caps compare clients, and no client may influence the weight of another."""
-        return None  # they compare clients, and no client may decide how much another counts
+        return None  # they compare clients, and no client may influence the weight of another
 
     def cost_matrix_of_clients(self) -> CostMatrix:
         """Raise ValueError, since the clients' class means are not private."""
@@ -116,7 +116,7 @@ class PrivateClients:
     def _private(self, asked: int, answer: Admitted, multiplier: float) -> Admitted:
         """Return the answer with ``start + (sum of clip(update_i) + noise) / m`` in place of every reply.
 
-        Later code sees no single update. The operating system draws the noise, so a resumed training has other noise.
+        Later code sees no single update. The operating system draws the noise, so a resumed run has different noise.
         """
         if answer.diverged or not answer.replies.clients or PARAMS not in answer.replies.vectors:
             return answer

@@ -33,7 +33,7 @@ def gaussian(count: int) -> Tensor:
 def clipped_sum(vectors: Tensor, clip_norm: float, deviation: float) -> Tensor:
     """Sum up rows, each shortened to at most ``clip_norm``, in whole steps of the grid, rounded towards zero.
 
-    A row that is not finite counts as zero: an error or an infinite sum would show that it is there.
+    A row that is not finite counts as zero, because an error or an infinite sum would reveal it.
     """
     rows = vectors.double()  # in which no square of a float32 overflows
     lengths = rows.norm(dim=1)

@@ -5,7 +5,7 @@ all n units of a client in each step, not a sample:
 
     theta <- theta - rate (1/n) (sum_i clip(g_i) + N(0, (2 z C)^2)),
 
-where g_i is the gradient of unit i alone, after its examples were moved. If the rows of one unit become any others, the
+where g_i is the gradient of unit i alone, after its examples were moved. If the rows of one unit change in any way, the
 sum changes by at most 2C, so a step is a Gaussian mechanism with noise multiplier z. No amplification has to be proven,
 and no server chooses the batches.
 """
@@ -34,7 +34,7 @@ from wafl.train.step import Batch, begin, step
 
 LOG = getLogger("wafl")
 MOST_NUMBERS, MOST_RECORDS = 2**19, 256
-"""The limits of numbers, and of records, whose gradients are computed together."""
+"""The maximum numbers of values and of records whose gradients are computed together."""
 
 
 @frozen
@@ -75,7 +75,7 @@ class Keep(LocalStep):
 
 
 def why_not_private(spec: Spec, client: ClientTask, params: Tensor) -> str | None:
-    """Explain why what clients send in a run is more than noisy gradients, or return None if it is not."""
+    """Explain why clients' replies in a run contain more than noisy gradients, or return None if they do not."""
     method = spec.method
     objective, local = method.objective, method.local
     reasons = {
@@ -160,16 +160,16 @@ def sum_of_units(client: ClientTask, query: Query, units: Units, number: int, pr
 
 
 def check_computable(client: ClientTask, query: Query) -> None:
-    """Raise the error, if there is one, of the gradient at an example of zeros, which shows nothing of the data."""
+    """Raise the error, if any, of the gradient at an example of zeros, which reveals nothing about the data."""
     raw, y = (torch.zeros_like(part[:1]) for part in (client.examples.raw, client.examples.y))
     blank = replace(client.examples, raw=raw, y=y, offsets=torch.tensor([0, 1], device=y.device))
     _gradients(replace(client, examples=blank), query, torch.tensor([0]), 0, 0)
 
 
 def _computable_gradients(client: ClientTask, query: Query, examples: Tensor, row: int, number: int) -> Tensor:
-    """Return the gradients of these examples; one that cannot be computed is zero.
+    """Return the gradients of these examples; a gradient that cannot be computed is zero.
 
-    An error would tell the server that the example is there.
+    An error would reveal the example to the server.
     """
     try:
         return _gradients(client, query, examples, row, number)

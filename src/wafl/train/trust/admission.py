@@ -1,4 +1,4 @@
-"""Select the valid replies: those that arrived, are complete and finite, within the caps, and not outsized.
+"""Select the valid replies: replies that arrived, are complete and finite, within the caps, and not outsized.
 
 A round with too few of them is repeated. :mod:`wafl.train.trust.trust` limits the influence of valid replies.
 """
@@ -26,7 +26,7 @@ REMOTE_CLIP = 2.5
 
 @frozen
 class Tolerance:
-    """The number of clients that may fail before a round does, and the limit of a client's distance from others."""
+    """How many clients may fail before a round fails, and how far a client may be from the others."""
 
     min_replies: Annotated[
         float,
@@ -79,8 +79,8 @@ class Tolerance:
 class Admitted:
     """A query as if only clients with valid replies had been asked, and their replies.
 
-    ``excluded`` explains why each other client does not count. ``diverged`` is set if replies arrived but too few were
-    finite, while other runs had enough. ``shortened`` contains, by client, the remaining fraction of its update's
+    ``excluded`` explains, for each other client, why it is left out. ``diverged`` is set if replies arrived but too few
+    were finite, while other runs had enough. ``shortened`` contains, by client, the remaining fraction of its update's
     length. ``limited`` describes in words its other limited claims.
     """
 
@@ -96,7 +96,7 @@ class Admitted:
 def admit(query: Query, received: Sequence[Reply], tolerance: Tolerance, caps: Caps | None = None) -> Admitted:
     """Return the valid replies, with unchanged client weights.
 
-    Every algorithm takes means relative to the weights of the clients that count.
+    Every algorithm takes means relative to the weights of the clients that are left.
     """
     faults = {reply.client: _fault(query, reply, caps or Caps()) for reply in received}
     excluded = {client: fault for client, fault in faults.items() if fault is not None}

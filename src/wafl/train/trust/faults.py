@@ -1,4 +1,4 @@
-"""Let clients fail on purpose, to test whether a training survives."""
+"""Make clients fail on purpose, to test whether training survives."""
 
 from bisect import bisect
 from collections.abc import Mapping, Sequence
@@ -27,11 +27,11 @@ class Faults:
     """
 
     dropout: Annotated[float, RATE, "The rate of clients that do not reply."] = 0.0
-    late: Annotated[float, RATE, "The rate of clients with a reply that comes too late to count."] = 0.0
+    late: Annotated[float, RATE, "The rate of clients whose reply comes too late to count."] = 0.0
     nan: Annotated[float, RATE, "The rate of replies full of NaN."] = 0.0
     infinity: Annotated[float, RATE, "The rate of replies full of infinity."] = 0.0
     wrong_shape: Annotated[float, RATE, "The rate of replies that are too short."] = 0.0
-    seed: Annotated[int, Seed(), "The seed of who fails, which also depends on the seed of the run."] = 0
+    seed: Annotated[int, Seed(), "Together with the run's seed, decides which clients fail."] = 0
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -56,7 +56,7 @@ class Faults:
 
 
 def without(query: Query, missing: Sequence[int]) -> Query:
-    """Return the same query to the other clients only."""
+    """Return the same query for the other clients only."""
     return query.only([index for index, client in enumerate(query.clients) if client not in missing])
 
 

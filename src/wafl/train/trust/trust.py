@@ -58,9 +58,10 @@ class Shares:
         return torch.where(within, 1.0, equal)[self.owner]
 
     def capped(self, weights: Tensor) -> Tensor:
-        """Return the weights without any node's excess, which goes to the others in proportion.
+        """Return the weights without any node's excess, which is divided among the others in proportion.
 
-        If no node has an excess, the weights have the same bits; if all others weigh nothing, they divide it equally.
+        If no node has an excess, the weights have the same bits. If all others have weight zero, they share the excess
+        equally.
         """
         shares, full = self.of_nodes, torch.zeros_like(self.free)
         while bool((over := ~full & ~self.free & (shares > ROUNDING * self.most)).any()):
@@ -257,6 +258,6 @@ def _within(values: Tensor, most: Tensor) -> Tensor:
 
 
 def _lowered(what: str, clients: Sequence[int], before: Tensor, after: Tensor) -> list[tuple[int, str]]:
-    """Describe the clients whose number counts for less than they claim."""
+    """Describe the clients whose claim was reduced."""
     rows = zip(clients, before.tolist(), after.tolist(), strict=True)
     return [(client, f"a {what} of {old:.3g}, counted as {new:.3g}") for client, old, new in rows if old != new]
