@@ -119,6 +119,12 @@ EXPLORATORY = (
         "research.registered.attack_frontier_2",
         "docs/attack-frontier.md",
     ),
+    Experiment(
+        "clients-ball-cnn",
+        "Clients of another kind with a small CNN: a draft, not registered yet",
+        "research.registered.clients_ball_cnn",
+        "docs/unseen.md",
+    ),
     Experiment("tune-demo", "The settings of `wafl run`", "research.tune_demo", "docs/tour.md"),
 )
 """Our own experiments that were not registered."""
