@@ -120,6 +120,12 @@ EXPLORATORY = (
         "docs/attack-frontier.md",
     ),
     Experiment(
+        "attack-budget",
+        "WAFL, FedPGM and FedAvg under the worst W_2 shift, with a CNN: a draft, not registered yet",
+        "research.registered.attack_budget",
+        "docs/attack-frontier.md",
+    ),
+    Experiment(
         "clients-ball-cnn",
         "Clients of another kind with a small CNN: a draft, not registered yet",
         "research.registered.clients_ball_cnn",
