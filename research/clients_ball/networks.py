@@ -67,7 +67,7 @@ CONTENDERS = {
         lambda size, at: wafl.WAFL(radius=size, space=HIDDEN, cost_matrix=at.layer_root, steps=5), "radius", warm=True
     ),
     "random moves": Contender(lambda size, at: wafl.Moved(noise=size, cost_matrix=at.root), "noise"),
-    "GroupDRO": Contender(lambda size, _: wafl.GroupDRO(weights_step=size), "groups", decay=True),
+    "GroupDRO": Contender(lambda size, _: wafl.METHODS["GroupDRO"](weights_step=size), "groups", decay=True),
     "IRM": Contender(lambda size, _: wafl.IRM(penalty=size), "penalty", decay=True),
     "CORAL": Contender(
         lambda size, _: replace(wafl.FedAvg(), name="CORAL", objective=Coral(penalty=size, space=HIDDEN)), "penalty", decay=True
@@ -130,6 +130,7 @@ def warmed(at: Setup, point: Point, about: Mapping[str, Any], device: str) -> Se
     (run,) = trained(CONTENDERS["decay"], [point], at, short, device)
     if run is None:
         raise RuntimeError("the warm-up diverged at the rate that was chosen for weight decay")
+    assert isinstance(run.model, nn.Sequential)
     with torch.no_grad():
         features = run.model[: int(HIDDEN) + 1](images_of(at.examples)).double().numpy()
     return replace(at, layer_root=root_of(replace(at.examples, x=features)), start=run.model)
