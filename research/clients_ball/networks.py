@@ -70,9 +70,12 @@ CONTENDERS = {
     "GroupDRO": Contender(lambda size, _: wafl.METHODS["GroupDRO"](weights_step=size), "groups", decay=True),
     "IRM": Contender(lambda size, _: wafl.IRM(penalty=size), "penalty", decay=True),
     "CORAL": Contender(
-        lambda size, _: replace(wafl.FedAvg(), name="CORAL", objective=Coral(penalty=size, space=HIDDEN)), "penalty", decay=True
+        lambda size, _: replace(wafl.FedAvg(), name="CORAL", objective=Coral(penalty=size, space=HIDDEN)),
+        "penalty", decay=True,
     ),
-    "FedSR": Contender(lambda size, _: wafl.FedSR(l2=size, cmi=size / 10.0, space=HIDDEN), "representation", decay=True),
+    "FedSR": Contender(
+        lambda size, _: wafl.FedSR(l2=size, cmi=size / 10.0, space=HIDDEN), "representation", decay=True
+    ),
 }  # fmt: skip
 
 
@@ -164,7 +167,8 @@ def measure(split: Split, about: Mapping[str, Any], device: str) -> dict[str, An
         points = list(dict.fromkeys(point for point, *_ in chosen.values()))
         runs = [dict(zip(points, trained(contender, points, at, about, device), strict=True)) for at in sets]
         results[name] = {
-            kind: tested(choice, [of_set[choice[0]] for of_set in runs], split.target) for kind, choice in chosen.items()
+            kind: tested(choice, [of_set[choice[0]] for of_set in runs], split.target)
+            for kind, choice in chosen.items()
         }
     return {"left_out": clients - count, "clients": clients, "methods": results}
 
@@ -174,7 +178,8 @@ def folds_of(split: Split, about: Mapping[str, Any]) -> list[tuple[Examples, Exa
     trials = about["trials"]
     order = scores(prepared(split.train, split.target, about["components"])[0]).argsort(kind="stable")
     near, far = round(trials["near"] * len(order)), max(1, round(trials["far"] * len(order)))
-    return [(split.train.of(np.sort(line[:near])), split.train.of(np.sort(line[-far:]))) for line in (order, order[::-1])]
+    lines = (order, order[::-1])
+    return [(split.train.of(np.sort(line[:near])), split.train.of(np.sort(line[-far:]))) for line in lines]
 
 
 Choice = tuple[Point, float, float]
