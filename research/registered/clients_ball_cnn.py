@@ -85,12 +85,12 @@ def against(rows: Rows, level: float, name: str = FIRST) -> dict[str, tuple[int,
 
 
 def summary(rows: Rows, level: float) -> str:
-    """Return a row per method: its mean ranks, and on how many tasks the clients' ball at a layer is better or worse."""
+    """Return a row per method: its mean ranks, and on how many tasks the ball at a layer is better or worse."""
     scaled, plain, compared = ranks(rows, "scaled"), ranks(rows, "plain"), against(rows, level)
-    lines = [
-        [name, f"{scaled[name]:.1f}", f"{plain[name]:.1f}", "" if name == FIRST else " / ".join(map(str, compared[name]))]
-        for name in sorted(networks.CONTENDERS, key=scaled.__getitem__)
-    ]
+    lines: list[list[str]] = []
+    for name in sorted(networks.CONTENDERS, key=scaled.__getitem__):
+        ball = "" if name == FIRST else " / ".join(map(str, compared[name]))
+        lines.append([name, f"{scaled[name]:.1f}", f"{plain[name]:.1f}", ball])
     return table(["method", "rank in log-loss", "without a temperature", f"{FIRST} better / worse"], lines)
 
 
