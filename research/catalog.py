@@ -119,6 +119,18 @@ EXPLORATORY = (
         "research.registered.attack_frontier_2",
         "docs/attack-frontier.md",
     ),
+    Experiment(
+        "attack-budget",
+        "WAFL, FedPGM and FedAvg under the worst W_2 shift, with a CNN: a draft, not registered yet",
+        "research.registered.attack_budget",
+        "docs/attack-frontier.md",
+    ),
+    Experiment(
+        "clients-ball-cnn",
+        "Clients of another kind with a small CNN: a draft, not registered yet",
+        "research.registered.clients_ball_cnn",
+        "docs/unseen.md",
+    ),
     Experiment("tune-demo", "The settings of `wafl run`", "research.tune_demo", "docs/tour.md"),
 )
 """Our own experiments that were not registered."""

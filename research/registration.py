@@ -2,6 +2,7 @@
 
 import tomllib
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from research.experiment import ROOT
@@ -15,3 +16,19 @@ def registered(name: str) -> tuple[dict[str, Any], dict[str, str]]:
     """
     data = (ROOT / "experiments" / "registered" / f"{name}.toml").read_bytes()
     return current(tomllib.loads(data.decode())), {"name": name, "sha256": sha256(data).hexdigest()}
+
+
+def draft_of(name: str) -> Path:
+    """Return the file of an experiment that is not registered yet."""
+    return ROOT / "experiments" / "drafts" / f"{name}.toml"
+
+
+def registered_or_draft(name: str, *, smallest: bool) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return a registration and its stamp, or the draft at its smallest: other results of a draft would not count."""
+    file = draft_of(name)
+    if not file.is_file():
+        return registered(name)
+    if not smallest:
+        raise SystemExit(f"{file.relative_to(ROOT)} is a draft: move it to experiments/registered/ and commit it first")
+    data = file.read_bytes()
+    return tomllib.loads(data.decode()), {"name": f"draft of {name}", "sha256": sha256(data).hexdigest()}

@@ -213,6 +213,29 @@ def test_a_shaped_ball_gives_the_embedded_numbers(layout: str, stage: Stage) -> 
     assert {key for seen in asked for key in keys(seen.reply)} == MEANS
 
 
+LAYER = {"kind": f"{FAKES}:hidden"}, {"method": "WAFL", "radius": 0.5, "space": "1", "cost_matrix": "clients"}
+"""A network, and a ball at its hidden layer."""
+UNLIMITED = {"clip": 100.0}
+"""The tolerance of the embedded engine, whose clients are trusted."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_ball_at_a_layer_in_the_shape_of_clients_gives_the_embedded_numbers(layout: str, stage: Stage) -> None:
+    """Clients send the means of their classes once for each layer, and no parameters travel for it."""
+    model, method = LAYER
+    inputs = {"method": "WAFL", "name": "inputs", "radius": 0.5, "cost_matrix": "clients"}
+    other = {**method, "name": "other", "space": "2", "radius": [0.3, 1.0]}
+    experiment = only(inputs, other, method, model=model, tolerance=UNLIMITED)
+    grid = stage.grid(experiment, LAYOUTS[layout])
+    stage.train({**experiment, "flower": {**BASE["flower"], "nodes": len(grid.hosts)}}, grid)
+    assert_same(stage.study, stage.embedded(experiment))
+    asked = [seen for seen in grid.seen if seen.kind == "query.means"]
+    assert len(asked) == 3 * len(grid.hosts)
+    assert {key for seen in asked for key in keys(seen.reply)} == MEANS
+    assert all({*seen.query} == {"query"} for seen in asked)
+
+
 def test_a_shape_of_clients_on_nodes_needs_all_of_them_and_no_other_ask(stage: Stage) -> None:
     asked = only({"method": "WAFL", "cost_matrix": "clients"})
     grid = stage.grid(asked)
@@ -589,9 +612,11 @@ def test_a_study_that_was_interrupted_ends_with_the_same_numbers(methods: str, e
 
 
 @pytest.mark.slow
-def test_a_ball_with_the_shape_of_clients_is_resumed_with_the_same_shape(stage: Stage) -> None:
-    """The server asks the same clients again, and no client may have joined."""
-    experiment = only({"method": "WAFL", "cost_matrix": "clients", "rounds": 3})
+@pytest.mark.parametrize("at_layer", [False, True])
+def test_a_ball_with_the_shape_of_clients_is_resumed_with_the_same_shape(at_layer: bool, stage: Stage) -> None:
+    """The server asks the same clients again, at the parameters of the start, and no client may have joined."""
+    model, method = LAYER if at_layer else ({}, {"method": "WAFL", "cost_matrix": "clients"})
+    experiment = only({**method, "rounds": 3}, model=model, tolerance=UNLIMITED)
     grid = stage.grid(experiment)
     interrupt(grid, 3)
     with pytest.raises(KeyboardInterrupt):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 
 import wafl
 from tests.objectives.networks import FEATURES, MODELS, drawn
-from wafl.objectives import Wasserstein, client_cost_matrix
+from wafl.objectives import CostMatrix, Wasserstein, client_cost_matrix
 from wafl.objectives.ball.client_cost_matrix import class_means, cost_matrix_of_means
 from wafl.tasks.problem import Problem
 from wafl.tasks.structured import make_task
@@ -247,20 +249,75 @@ def test_ten_clients_in_a_thousand_dimensions_train_in_their_own_ball(power: int
     assert float((run.model(train.x.float()).argmax(1) == train.y).float().mean()) > 0.7, "guessing has a third"
 
 
-def test_a_network_trains_in_a_ball_of_a_layer_with_the_shape_of_given_features() -> None:
-    clients = digits()
-    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.ReLU(), nn.Linear(6, 10))
-    first = wafl.fit(net, clients, wafl.FedAvg(), **SCHEDULE)
-    train, features = clients.train, nn.Sequential(*first.model.children())[:3]
-    owner = torch.repeat_interleave(torch.arange(4), train.num_examples)
+class Convolutional(nn.Module):
+    """Layers that are no plain sequence, and normalize."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.head = nn.Conv2d(1, 3, 3, stride=2), nn.GroupNorm(1, 3), nn.Linear(27, 10)
+        self.features = nn.Flatten()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.features(torch.relu(self.norm(self.first(x)))))
+
+
+def turned() -> wafl.Federation:
+    turns = [wafl.shifts.rotation(severity=angle / 90) for angle in (0, 15, 30, 45)]
+    return wafl.load_dataset("digits").partition(num_clients=8, iid=True, skew=turns, seed=0)
+
+
+def by_hand(model: nn.Module, layer: str, clients: wafl.Federation) -> CostMatrix:
+    """Return the cost matrix of a layer's outputs, each client's computed alone."""
+    outputs: list[Tensor] = []
+    dict(model.named_modules())[layer].register_forward_hook(lambda *arguments: outputs.append(arguments[2]))
+    train = clients.train
     with torch.no_grad():
-        between = client_cost_matrix(features(train.x), train.y, owner)
-    shaped, plain = (
-        wafl.fit(first.model, clients, wafl.WAFL(radius=0.5, space="2", cost_matrix=matrix), **SCHEDULE)
+        for client in range(clients.num_clients):
+            for x in train.of(client)[0].split(256):
+                model.eval()(x)
+    owner = torch.repeat_interleave(torch.arange(clients.num_clients), train.num_examples)
+    return client_cost_matrix(torch.cat(outputs), train.y, owner)
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "sequence": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.ReLU(), nn.Linear(6, 10)), "2"),
+    "module": (Convolutional, "features"),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_shape_of_clients_at_a_layer_is_that_of_its_outputs_where_training_starts(name: str) -> None:
+    """To the last bit, whatever model is passed in and whatever parameters it starts from."""
+    clients = turned()
+    make, layer = NETWORKS[name]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = make()
+    first = wafl.fit(net, clients, wafl.FedAvg(), **SCHEDULE)
+    options: dict[str, Any] = {"radius": 0.5, "space": layer}
+    method = wafl.WAFL(**options, cost_matrix="clients")
+    run = wafl.fit(first.module, clients, method, **SCHEDULE)
+    from_params = wafl.fit(net, clients, method, init=first.params, **SCHEDULE)
+    between = by_hand(copy.deepcopy(first.module), layer, clients)
+    given, plain = (
+        wafl.fit(first.module, clients, wafl.WAFL(**options, cost_matrix=matrix), **SCHEDULE)
         for matrix in (between, None)
     )
-    assert 0.0 < shaped.history[-1].achieved_radius < 1.0
-    assert not torch.equal(shaped.params["3.weight"], plain.params["3.weight"])
+    for key, value in run.params.items():
+        assert torch.equal(value, given.params[key])
+        assert torch.equal(value, from_params.params[key])
+    assert not all(torch.equal(value, plain.params[key]) for key, value in run.params.items())
+    text = run.settings["method"]["objective"]["cost_matrix"]
+    assert text.endswith(f"from the others' at layer '{layer}' of the starting model)"), text
+
+
+def test_a_layer_at_which_clients_do_not_differ_asks_for_a_trained_model() -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.ReLU(), nn.Linear(6, 10))
+    nn.init.constant_(net[1].bias, -100.0)
+    with pytest.raises(ValueError, match=r"all clients at layer '2' of the starting.*train the model first and start"):
+        wafl.fit(net, digits(), wafl.WAFL(radius=0.5, space="2", cost_matrix="clients"), **SCHEDULE)
+    with pytest.raises(ValueError, match=r"space='4' is not a layer of the model, which has: 0, 1, 2, 3"):
+        wafl.fit(net, digits(), wafl.WAFL(radius=0.5, space="4", cost_matrix="clients"), **SCHEDULE)
 
 
 def test_a_shape_at_a_layer_is_that_of_its_outputs() -> None:
@@ -283,7 +340,6 @@ def test_a_shape_at_a_layer_is_that_of_its_outputs() -> None:
         ({"cost_matrix": [[1.0, 1.0], [1.0, 1.0]]}, "cost_matrix is singular"),
         ({"cost_matrix": [1.0, math.inf]}, "cost_matrix holds NaN or infinity"),
         ({"cost_matrix": [1.0], "bounds": (0, 1)}, "are for a round ball"),
-        ({"cost_matrix": "clients", "space": "2"}, "class means at a layer change as the model trains; give a matrix"),
     ],
 )
 def test_a_wrong_shape_is_refused_with_what_it_must_be(options: dict[str, Any], message: str) -> None:
@@ -302,6 +358,9 @@ def test_a_default_gamma_is_reported_in_the_unit_of_its_ball() -> None:
     with pytest.warns(wafl.RadiusWarning, match="matrix of the ball: 1 is the distance of a left-out client") as caught:
         wafl.fit(wafl.models.mlr(clients), clients, wafl.WAFL(cost_matrix="clients"), **SCHEDULE)
     assert "auto" not in str(caught[0].message), "it is for round balls"
+    unit = r"units of the output of layer '0', over the cost matrix.*others' at layer '0' of the starting model"
+    with pytest.warns(wafl.RadiusWarning, match=unit):
+        wafl.fit(wafl.models.mlr(clients), clients, wafl.WAFL(cost_matrix="clients", space="0"), **SCHEDULE)
 
 
 def test_clients_that_do_not_differ_have_no_shape() -> None:

@@ -130,6 +130,33 @@ def test_at_the_vectors_of_words(make: Any, layer: str, proven: bool) -> None:
     assert certificates.proven == proven
 
 
+class Branched(nn.Module):
+    """The network of :func:`clients_and_net`, whose layers are no plain sequence."""
+
+    def __init__(self, net: nn.Sequential) -> None:
+        super().__init__()
+        self.features, self.head = net[:3], net[3]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.features(x))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_with_a_shape_at_a_layer_only_its_outputs_move_whatever_the_model_is() -> None:
+    clients, net = clients_and_net()
+    options: dict[str, Any] = {"radii": [0.3], "achieved": False}
+    for shape in ([1.0, 2.0, 0.5, 1.5, 1.0], "clients"):
+        plain = wafl.certify(net, clients, space="2", cost_matrix=shape, **options)
+        other = wafl.certify(Branched(net), clients, space="features", cost_matrix=shape, **options)
+        assert plain.proven
+        assert other[0].value == pytest.approx(plain[0].value, rel=1e-2), "an estimate of the same number"
+    train = clients.train
+    owner = torch.repeat_interleave(torch.arange(3), train.num_examples)
+    matrix = wafl.objectives.client_cost_matrix(net[:3](train.x.double()).detach(), train.y, owner)
+    assert_same(plain, wafl.certify(net, clients, space="2", cost_matrix=matrix, **options))
+    assert "from the others' at layer 'features' of this model" in other.unit
+
+
 def test_an_unknown_layer_is_named() -> None:
     clients, net = clients_and_net()
     with pytest.raises(ValueError, match="space='7' is not a layer of the model, which has: 0, 1, 2, 3"):

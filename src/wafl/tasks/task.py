@@ -300,6 +300,10 @@ class Task:
         """Return the output of a layer ``[L, B, ...]``."""
         return self._each_lane(self._features_of(layer, masks))(params, dense(x), masks or ())
 
+    def features_of_one(self, flat: Tensor, x: Tensor, layer: str) -> Tensor:
+        """Return the output of a layer ``[B, ...]`` for one lane, with the bits of the module itself."""
+        return self._features_of(layer, None)(flat, x, ())
+
     def features_gradient(
         self, params: Tensor, x: Tensor, layer: str, slopes: Tensor, masks: Masks | None = None
     ) -> Tensor:

@@ -122,8 +122,11 @@ class Clients(Protocol):
         """
         ...
 
-    def cost_matrix_of_clients(self) -> CostMatrix:
-        """Return the cost matrix of the clients' differences; raise an error if it is private."""
+    def cost_matrix_of_clients(self, task: Task, start: Tensor, layer: str | None) -> CostMatrix:
+        """Return the cost matrix of the clients' differences, at their inputs or at a layer of the starting model.
+
+        Raise an error if it is private.
+        """
         ...
 
     def check(self, task: Task, start: Tensor, objectives: Collection[Objective]) -> None:

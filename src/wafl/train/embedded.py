@@ -28,6 +28,7 @@ from wafl.tasks.fitness import UNFIT, check_fitness
 from wafl.tasks.gpu.precision import computing
 from wafl.tasks.problem import Problem
 from wafl.tasks.task import Task
+from wafl.train.class_means import class_means_at, output_shape, starting
 from wafl.train.client_task import ClientTask
 from wafl.train.clients import Clients, Engine, Judge, Roster, root_mean_square, squares_around_mean, trust_in
 from wafl.train.lanes.features import with_fixed_features
@@ -104,13 +105,18 @@ class Embedded:
             short = objective.changed(steps=1) if objective.steps > 1 and is_dataclass(objective) else objective
             short(problem, x, y, ObjectiveState())
 
-    def cost_matrix_of_clients(self) -> CostMatrix:
-        """Return the cost matrix of the clients' differences."""
-        return self._cost_matrix
+    def cost_matrix_of_clients(self, task: Task, start: Tensor, layer: str | None) -> CostMatrix:
+        """Return the cost matrix of the clients' differences, at their inputs or at a layer of the starting model."""
+        if layer is None:
+            return self._cost_matrix
+        self.check(task, start, ())
+        check_size(output_shape(layer, task, start, self.federation.input_shape))
+        means = class_means_at(layer, task, start, self.federation.train)
+        return cost_matrix_of_means(self._trust.of_classes(means), starting(layer))
 
     @cached_property
     def _cost_matrix(self) -> CostMatrix:
-        """The cost matrix of the differences between clients, for objectives with ``cost_matrix="clients"``."""
+        """The cost matrix of the differences between clients at their inputs."""
         train = self.federation.train
         check_size(train.shape)
         owner = torch.repeat_interleave(torch.arange(train.num_clients), train.num_examples)

@@ -18,6 +18,7 @@ from wafl.base.errors import DivergedError, UnboundedError
 from wafl.base.fingerprint import model_digest, object_digest, tensors_digest
 from wafl.callbacks import Callback, Moment, with_metrics
 from wafl.data.mistakes import what_is
+from wafl.objectives.ball.cost_matrix import CostMatrix
 from wafl.parts.messages import Query, State, mean_reply
 from wafl.results.history import History, Record
 from wafl.results.progress import Progress, RunProgress
@@ -129,6 +130,7 @@ class Trainer:
         model = initialized(model, clients.roster.input_shape)
         self.model, self.clients, self.roster, self.loss = model, clients, clients.roster, loss
         self.task = make_task(model, loss, clients.device)
+        self._cost_matrices: dict[str | None, CostMatrix] = {}
         if init is not None and not isinstance(init, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"init is {what_is(init)}: pass parameters by name, such as init=run.params")
         self.start = self.task.flatten(init).to(clients.device) if init is not None else self.task.initial()
@@ -208,9 +210,15 @@ class Trainer:
         """Return the runs with the values from the clients' data: the bounds, and the cost matrix if requested."""
         bounded = [spec.within(self.roster.bounds) for spec in specs]
         return [
-            spec.with_cost_matrix(self.clients.cost_matrix_of_clients()) if spec.asks_cost_matrix else spec
+            spec.with_cost_matrix(self._cost_matrix_at(spec.layer)) if spec.asks_cost_matrix else spec
             for spec in bounded
         ]
+
+    def _cost_matrix_at(self, layer: str | None) -> CostMatrix:
+        """Return the cost matrix of the clients' differences, which training does not change."""
+        if layer not in self._cost_matrices:
+            self._cost_matrices[layer] = self.clients.cost_matrix_of_clients(self.task, self.start, layer)
+        return self._cost_matrices[layer]
 
     def _train_lanes(
         self, engine: Engine, group: Sequence[_ActiveRun], callbacks: Sequence[Callback], progress: Progress

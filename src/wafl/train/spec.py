@@ -55,6 +55,11 @@ class Spec:
         """Whether the ball needs the cost matrix of the clients' differences, which is not known yet."""
         return self.method.objective is not None and self.method.objective.cost_matrix == CLIENTS
 
+    @property
+    def layer(self) -> str | None:
+        """The name of the layer whose output the objective moves; None for inputs."""
+        return None if self.method.objective is None else self.method.objective.space
+
     def with_cost_matrix(self, cost_matrix: CostMatrix) -> Self:
         """Return the run with this cost matrix of the ball."""
         return replace(self, method=self.method.with_options(cost_matrix=cost_matrix))

@@ -9,9 +9,11 @@ from flwr.app import RecordDict
 from torch import Tensor
 
 from wafl.base.describe import some
+from wafl.base.fingerprint import tensors_digest
 from wafl.flower.node.work import Node
-from wafl.flower.wire.values import LARGEST, Reader, WireError, config_only, read_doubles, with_arrays
+from wafl.flower.wire.values import LARGEST, Reader, WireError, config_only, read_doubles, short, with_arrays
 from wafl.objectives.ball.client_cost_matrix import ClassMeans, class_means
+from wafl.train.class_means import class_means_at
 from wafl.train.clients import squares_around_mean
 from wafl.weights.transport import exchange
 from wafl.weights.transport.clouds import Sampling, read_client
@@ -83,16 +85,21 @@ class MeansQuery:
     """A query for two means of each class of these clients; ``numbers`` are their indices among all clients.
 
     The server computes the ball's cost matrix from these means, and sends the matrix with every query of the method.
+    With a ``layer``, the means are those outputs' at the parameters with which the experiment starts. ``start`` is the
+    digest of these parameters: a node takes them from the app, and never from the server.
     """
 
     names: tuple[str, ...]
     numbers: tuple[int, ...]
     num_outputs: int
     features: int
+    layer: str | None = None
+    start: str | None = None
 
     def encode(self) -> RecordDict:
         """Return the message."""
-        return config_only("query", names=self.names)
+        outputs = None if self.layer is None else self.num_outputs
+        return config_only("query", names=self.names, outputs=outputs, layer=self.layer, start=self.start)
 
     def read(self, reply: RecordDict) -> ClassMeans:
         """Return the class means of a reply."""
@@ -116,12 +123,26 @@ def means(node: Node, content: RecordDict) -> RecordDict:
 
     A class with fewer examples than an update needs is left out.
     """
-    names = Reader(content, "query").different("names")
-    if not any(spec.asks_cost_matrix for specs in node.specs.values() for spec in specs):
-        raise WireError("no method of the experiment has cost_matrix='clients', so class means are not sent")
-    train = node.site.federation.train.of_clients(node.asked(names))
-    owners = torch.repeat_interleave(torch.arange(len(names)), train.num_examples)
-    result = class_means(train.x, train.y, owners, node.limits.min_examples if node.site.own else 2)
+    read = Reader(content, "query")
+    names, layer = read.different("names"), read.one("layer", str) if read.has("layer") else None
+    if not any(spec.asks_cost_matrix and spec.layer == layer for specs in node.specs.values() for spec in specs):
+        raise WireError(
+            f"no method of the experiment has cost_matrix='clients'{'' if layer is None else f', space={short(layer)}'}"
+            ", so class means are not sent"
+        )
+    least = node.limits.min_examples if node.site.own else 2
+    if layer is None:
+        train = node.site.federation.train.of_clients(node.asked(names))
+        owners = torch.repeat_interleave(torch.arange(len(names)), train.num_examples)
+        result = class_means(train.x, train.y, owners, least)
+    else:
+        task, start = node.task(read.one("outputs", int, 1, LARGEST))
+        if read.one("start", str) != tensors_digest([start]):
+            raise WireError(
+                "the experiment's model starts with other numbers here than at the server: use the same "
+                "versions of torch and of the app"
+            )
+        result = class_means_at(layer, task, start, node.site.federation.train.of_clients(node.asked(names)), least)
     about = {"labels": result.labels, "places": result.clients, "counts": result.counts}
     plain = {name: numbers.tolist() for name, numbers in about.items()}
     return with_arrays(config_only("reply", **plain), "numbers", means=result.means)

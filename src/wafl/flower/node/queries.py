@@ -38,9 +38,11 @@ from wafl.flower.wire.values import (
     with_arrays,
 )
 from wafl.objectives.ball.cost_matrix import CostMatrix
+from wafl.tasks.task import Task
 from wafl.theory.certificates.sampling import Moments
 from wafl.theory.certificates.upper import REPORTS, Report
 from wafl.theory.constants.assumptions import computes_its_graph, task_of
+from wafl.train.class_means import output_shape
 from wafl.train.spec import Spec
 from wafl.train.survey import Survey, SurveyReplies
 
@@ -88,16 +90,17 @@ def too_small(node: Node) -> str:
 def work(node: Node, content: RecordDict) -> RecordDict:
     """Reply with trained models, lines 3 to 8 of the paper's Algorithm 1, or with the losses at given parameters."""
     task, start = node.task(num_outputs(content))
-    spec = _with_shape(node.check(read_query(content, start), start), node, content)
+    spec = _with_shape(node.check(read_query(content, start), start), node, content, task, start)
     query = decode_query(content, start)
     return encode_replies(query, node.answer(query, spec, task))
 
 
-def _with_shape(spec: Spec, node: Node, content: RecordDict) -> Spec:
+def _with_shape(spec: Spec, node: Node, content: RecordDict, task: Task, start: Tensor) -> Spec:
     """Return the spec with the cost matrix in the query, if its method takes the matrix from the clients."""
     if not spec.asks_cost_matrix:
         return spec
-    features = math.prod(node.site.federation.input_shape)
+    shape, layer = node.site.federation.input_shape, spec.layer
+    features = math.prod(shape if layer is None else output_shape(layer, task, start, shape))
     matrix = finite("cost_matrix", read_array(content, "cost_matrix", "matrix", (features, features), torch.float64))
     try:
         return spec.with_cost_matrix(CostMatrix(matrix))

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from hashlib import sha256
 from logging import INFO, WARNING
 from operator import lt
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from wafl.attacks import Attack
 from wafl.base.errors import ConfigError, TooFewRepliesError
+from wafl.base.fingerprint import tensors_digest
 from wafl.config.experiment import Experiment
 from wafl.config.plan import make_tolerance
 from wafl.evaluation.evaluate import draw_attacked
@@ -44,6 +45,7 @@ from wafl.tasks.task import Task
 from wafl.theory.certificates.sampling import Moments
 from wafl.theory.certificates.upper import Report
 from wafl.train.chosen_radius import CANDIDATES
+from wafl.train.class_means import output_shape, starting
 from wafl.train.clients import Engine, Judge, Roster, root_mean_square, trust_in
 from wafl.train.spec import Spec
 from wafl.train.survey import SurveyReplies
@@ -71,6 +73,7 @@ class GridClients:
         self._tested: tuple[tuple[str, int], dict[int, tuple[Tested, Tested]]] | None = None
         self._only: tuple[int, ...] | None = None
         self._candidates: tuple[str, int] | None = None
+        self._cost_matrices: dict[str | None, CostMatrix] = {}
 
     @property
     def roster(self) -> Roster:
@@ -85,25 +88,30 @@ class GridClients:
         """Return the name and the clients of each node that currently takes part."""
         return self._census.nodes()
 
-    def cost_matrix_of_clients(self) -> CostMatrix:
-        """Return the cost matrix of the clients' differences."""
-        return self._cost_matrix
+    def cost_matrix_of_clients(self, task: Task, start: Tensor, layer: str | None) -> CostMatrix:
+        """Return the cost matrix of the clients' differences, at their inputs or at a layer of the starting model.
 
-    @cached_property
-    def _cost_matrix(self) -> CostMatrix:
-        """The cost matrix of the ball, computed from class means that every client must send once."""
+        It is computed from class means that every client must send once for all methods, which start alike.
+        """
+        if layer not in self._cost_matrices:
+            self._cost_matrices[layer] = self._ask_cost_matrix(task, start, layer)
+        return self._cost_matrices[layer]
+
+    def _ask_cost_matrix(self, task: Task, start: Tensor, layer: str | None) -> CostMatrix:
         roster, names = self.roster, self.roster.names
-        check_size(roster.input_shape)
+        shape = roster.input_shape if layer is None else output_shape(layer, task, start, roster.input_shape)
+        check_size(shape)
         log(INFO, "asking %d clients for the means of their classes", roster.num_clients)
-        features, outputs = math.prod(roster.input_shape), roster.num_outputs
-        replies = self._inquiry.ask_all("query.means", names, lambda who, at: MeansQuery(who, at, outputs, features))
+        digest = None if layer is None else tensors_digest([start])
+        about = roster.num_outputs, math.prod(shape), layer, digest
+        replies = self._inquiry.ask_all("query.means", names, lambda who, at: MeansQuery(who, at, *about))
         claimed = joined([means for _, means in replies])
         for name, why in too_many(self.caps, "examples", names, claimed.sizes(len(names))).items():
             raise ConfigError(f"the class means of {name} cannot be right: it {why}")
         believed = self._trust.of_classes(claimed)
         changed = (believed.means != claimed.means).flatten(1).any(1) | (believed.counts < claimed.counts)
         self._limited("distance between class means", claimed.clients[changed].unique().tolist())
-        return cost_matrix_of_means(believed)
+        return cost_matrix_of_means(believed, "" if layer is None else starting(layer))
 
     def spread(self) -> float:
         """Return the root mean square distance of examples from their client's mean; all clients must report."""
@@ -158,7 +166,8 @@ class GridClients:
         index, first = next(iter(specs.items()))
         entry, offset = self._candidates or (self._entry(specs), 0)
         asked = self._candidates is None and self._entries[entry][index].asks_cost_matrix
-        source = partial(self._collect, entry, offset, first.needs_sizes, self._cost_matrix.matrix if asked else None)
+        matrix = self._cost_matrices[first.layer].matrix if asked else None
+        source = partial(self._collect, entry, offset, first.needs_sizes, matrix)
         return partial(answer_tolerantly, source, self.tolerance, self.caps)
 
     def _entry(self, specs: Mapping[int, Spec]) -> str:
@@ -176,7 +185,8 @@ class GridClients:
             chosen = None if learner is None or learner.undecided else learner.target
             if spec.undecided and chosen is not None:
                 spec = spec.with_radius(chosen)
-            return (spec.with_cost_matrix(self._cost_matrix) if spec.asks_cost_matrix else spec) == other
+            matrix = self._cost_matrices.get(spec.layer) if spec.asks_cost_matrix else None
+            return (spec if matrix is None else spec.with_cost_matrix(matrix)) == other
 
         names = entries(same)[:1] or entries(_alike)
         if len(names) != 1:

@@ -68,8 +68,10 @@ def joined(parts: Sequence[ClassMeans]) -> ClassMeans:
     return ClassMeans(labels, clients, means, counts).at(order)
 
 
-def cost_matrix_of_means(classes: ClassMeans) -> CostMatrix:
+def cost_matrix_of_means(classes: ClassMeans, at: str = "") -> CostMatrix:
     """Return the root of the covariance of the class means between clients, in the unit of a left-out client.
+
+    ``at`` describes the layer whose outputs have these means, for the unit; empty for examples.
 
     The covariance is ``S = sum n_ic (a_ic - a_c)(b_ic - b_c)^T / V``, symmetrized, over the classes c and the clients
     i. ``a_ic`` and ``b_ic`` are the means of the two halves, ``n_ic`` is the number of examples, ``a_c`` and ``b_c``
@@ -100,15 +102,16 @@ def cost_matrix_of_means(classes: ClassMeans) -> CostMatrix:
         count += float(sizes.sum())
     if shape is None or not known or not total > 0 or not covariance.trace() > rounding:
         raise ValueError(
-            f"cost_matrix={CLIENTS!r}: the classes have the same means at all clients, as far as their examples show, "
-            "or no three clients have the same class, so none follows: use a round ball, or more clients or examples"
+            f"cost_matrix={CLIENTS!r}: the classes have the same means at all clients{at}, as far as their examples "
+            "show, or no three clients have the same class, so none follows: use a round ball, or more clients or "
+            f"examples{', or train the model first and start from it, with init=run.params' if at else ''}"
         )
     values, vectors = torch.linalg.eigh(shape)
     root = (vectors * values.clamp_min(0.0).sqrt()) @ vectors.T
     if basis is not None:  # in all other directions, clients are not known to differ
         apart = root - math.sqrt(weight) * torch.eye(len(root), dtype=torch.float64)
         root = math.sqrt(weight) * torch.eye(features, dtype=torch.float64) + basis @ apart @ basis.T
-    return CostMatrix(math.sqrt(total / count) * root, UNIT)
+    return CostMatrix(math.sqrt(total / count) * root, UNIT + at)
 
 
 def client_cost_matrix(x: Tensor, y: Tensor, owner: Tensor) -> CostMatrix:

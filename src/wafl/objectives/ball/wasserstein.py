@@ -18,7 +18,7 @@ from wafl.base.norms import typical_length, typical_price
 from wafl.base.options import Box, Choice, Count, Matrix, Norm, Positive, Range, Tunable, frozen, maker
 from wafl.base.random import normal
 from wafl.objectives.ball.class_space import BoxSpace, ClassSpace
-from wafl.objectives.ball.cost_matrix import CLIENTS, CostMatrix, check_cost_matrix, stretch, stretched_curvature
+from wafl.objectives.ball.cost_matrix import CostMatrix, check_cost_matrix, stretch, stretched_curvature
 from wafl.objectives.ball.input_space import InputSpace, LinearSpace, num_classes
 from wafl.objectives.ball.order_one import descend_dual, known_slopes
 from wafl.objectives.ball.reach import gamma_of_reach
@@ -100,8 +100,9 @@ class Wasserstein(Objective):
         Any,
         Matrix(),
         "Which moves are cheap: 'clients' (along differences between clients' class means, which clients send to "
-        "the server; a radius of 1 is the distance of a left-out client), one distance per feature with the same cost, "
-        "or a matrix A (a move A v costs the norm of v). Examples may then leave the bounds of the data.",
+        "the server; a radius of 1 is the distance of a left-out client; with space, at that layer of the model that "
+        "training starts from, so train it first), one distance per feature with the same cost, or a matrix A (a move "
+        "A v costs the norm of v). Examples may then leave the bounds of the data.",
     ] = None
 
     def __post_init__(self) -> None:
@@ -114,11 +115,6 @@ class Wasserstein(Objective):
             object.__setattr__(self, "gamma", PaperGamma(0.5))
         check_space(self.space, self.bounds)
         object.__setattr__(self, "cost_matrix", check_cost_matrix(self.cost_matrix))
-        if self.space is not None and self.cost_matrix == CLIENTS:
-            raise ValueError(
-                f"cost_matrix={CLIENTS!r} with space={self.space!r}: the class means at a layer change as the model "
-                "trains; give a matrix, such as wafl.objectives.client_cost_matrix of a trained model's features"
-            )
         if self.cost_matrix is not None and self.bounds not in (None, DATA):
             raise ValueError(
                 f"bounds={self.bounds} are for a round ball, not for one with a cost_matrix: leave one out"

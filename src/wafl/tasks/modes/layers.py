@@ -90,6 +90,11 @@ class Beside(nn.Module):
         self.head = head
         self._shapes, self._dtype = (features.shape[1:], x.shape[1:]), x.dtype
 
+    @property
+    def features(self) -> int:
+        """The number of numbers in the layer's output for one example."""
+        return self._shapes[0].numel()
+
     @staticmethod
     def join(features: Tensor, x: Tensor) -> Tensor:
         """Return the features and the inputs side by side."""

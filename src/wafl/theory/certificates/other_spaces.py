@@ -5,6 +5,7 @@ are ``A^-1 x``, and the model is ``u -> model(A u)``. So every result on round b
 """
 
 import copy
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from wafl.data.examples import CHUNK, Examples
 from wafl.data.federation import Federation
+from wafl.objectives.ball.client_cost_matrix import check_size, class_means, cost_matrix_of_means
 from wafl.objectives.ball.cost_matrix import CLIENTS, CostMatrix, ball_unit, check_cost_matrix
 from wafl.results.run import Run
 from wafl.tasks.fitness import check_fitness
@@ -21,7 +23,7 @@ from wafl.tasks.problem import Problem
 from wafl.tasks.structure.sequence import is_plain, members
 from wafl.tasks.task import Loss
 from wafl.theory.constants.assumptions import task_of
-from wafl.train.embedded import Embedded, first_example
+from wafl.train.embedded import first_example
 
 
 def at_layer(
@@ -56,9 +58,10 @@ def with_cost_matrix(
     model: Run | nn.Module, clients: Federation, cost_matrix: CostMatrix
 ) -> tuple[nn.Module, Federation]:
     """Return the model of ``A u``, and the examples ``u = A^-1 x``."""
-    inputs = clients.input_shape
-    matrix = cost_matrix.matrix
-    cost_matrix.check_fits(matrix.new_empty(inputs).numel())
+    inputs, matrix = clients.input_shape, cost_matrix.matrix
+    cost_matrix.check_fits(_features(model, clients))
+    if isinstance(model, Beside):  # the inputs beside the features stay where they are
+        matrix = torch.block_diag(matrix, torch.eye(math.prod(inputs) - len(matrix), dtype=matrix.dtype))
 
     def rounded(examples: Examples) -> Examples:
         x = examples.prepare(examples.raw[:], torch.float64)
@@ -87,6 +90,11 @@ def _stretched(model: nn.Module, matrix: Tensor, inputs: tuple[int, ...]) -> nn.
     return nn.Sequential(nn.Flatten(), first, *([] if flattens else [nn.Unflatten(1, inputs)]), *layers)
 
 
+def _features(model: Run | nn.Module, clients: Federation) -> int:
+    """Return the number of features that move."""
+    return model.features if isinstance(model, Beside) else math.prod(clients.input_shape)
+
+
 def _only_there(model: nn.Module, weight: Tensor) -> bool:
     """Return whether exactly one layer uses this weight, so that a change for its first use affects no other layer."""
     return sum(value is weight for _, value in model.named_parameters(remove_duplicate=False)) == 1
@@ -100,5 +108,9 @@ def moved(
         model, clients = at_layer(model, clients, space, loss)
     chosen = check_cost_matrix(cost_matrix)
     if chosen == CLIENTS:
-        chosen = Embedded(clients, torch.device("cpu")).cost_matrix_of_clients()
+        train, features = clients.train, _features(model, clients)
+        check_size((features,))
+        owner = torch.repeat_interleave(torch.arange(train.num_clients), train.num_examples)
+        means = class_means(train.x.flatten(1)[:, :features], train.y, owner)
+        chosen = cost_matrix_of_means(means, "" if space is None else f" at layer {space!r} of this model")
     return with_cost_matrix(model, clients, chosen) if isinstance(chosen, CostMatrix) else (model, clients)

@@ -107,7 +107,7 @@ class PrivateClients:
         """None, since caps compare clients, and no client may influence the weight of another."""
         return None  # they compare clients, and no client may influence the weight of another
 
-    def cost_matrix_of_clients(self) -> CostMatrix:
+    def cost_matrix_of_clients(self, *_: Any) -> CostMatrix:
         """Raise ValueError, since the clients' class means are not private."""
         raise ValueError(
             f"cost_matrix={CLIENTS!r} needs the class means of clients, which are not private: give a matrix"

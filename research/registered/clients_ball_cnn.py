@@ -1,0 +1,112 @@
+"""Clients of another kind with a small CNN: the clients' ball at the inputs and at a layer, and its rivals.
+
+    python -m research clients-ball-cnn [--device cuda] [--only TASK ...] [--processes N] [--work FOLDER]
+        [--output docs/evidence/clients-ball-cnn.json] [--smallest]
+
+What is trained, tested and decided is in ``experiments/drafts/clients-ball-cnn.toml``, and its tasks are the images of
+``experiments/registered/clients-ball.toml``. The sizes and rates of a method train in one batch. The tables have the
+mean log-loss of target clients, and differences from decay with 95% intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from benchmarks import options
+from research.clients_ball import networks
+from research.clients_ball.tasks import load
+from research.registered import splits as shared
+from research.registered.clients_ball import gap, mean, sides
+from research.registered.splits import Gap, Rows, table
+from research.registration import registered, registered_or_draft
+
+NAME, TASKS = "clients-ball-cnn", "clients-ball"
+FIRST = "clients' ball at a layer"
+"""The method of the primary question."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    parser = options.make_parser(__doc__)
+    shared.add_options(parser, NAME)
+    parser.add_argument("--device", default="cpu")
+    given = options.read(parser, argv)
+    about, stamp = registered_or_draft(NAME, smallest=given.smallest)
+    small, every = about.pop("smoke"), registered(TASKS)[0]["tasks"]
+    if given.smallest:
+        about |= small
+    else:
+        about["tasks"] = {name: {**every[name], "seed": list(every).index(name)} for name in about["tasks"]}
+    jobs = [{"task": task, "about": about} for task in about["tasks"] if task in (given.only or [task])]
+    print(report(shared.rows_of(partial(measure, device=given.device), jobs, stamp, given), about))
+
+
+def measure(task: str, about: Mapping[str, Any], device: str) -> Rows:
+    """Return the results of every method on one task."""
+    described = about["tasks"][task]
+    return [{"task": task, **networks.measure(load(described, described["seed"]), about, device)}]
+
+
+def report(rows: Rows, about: Mapping[str, Any]) -> str:
+    """Return the mean ranks and the tables as Markdown."""
+    beyond, controls = sides(rows, about)
+    level, parts = about["verdict"]["level"], list[str]()
+    if beyond:
+        parts += [summary(beyond, level), losses(beyond, "scaled", "log-loss with a temperature", level)]
+        parts.append(losses(beyond, "plain", "log-loss without a temperature", level))
+    if controls:
+        parts.append(losses(controls, "scaled", "controls, log-loss with a temperature", level))
+    return "\n\n".join(parts)
+
+
+def ranks(rows: Rows, kind: str) -> dict[str, float]:
+    """Return the mean rank of each method in log-loss; ties share a rank."""
+    every: list[list[float]] = []
+    for row in rows:
+        values = [round(mean(row, name, kind), 5) for name in networks.CONTENDERS]
+        every.append([sum(v < own for v in values) + (1 + values.count(own)) / 2 for own in values])
+    return dict(zip(networks.CONTENDERS, np.array(every).mean(0).tolist(), strict=True))
+
+
+def against(rows: Rows, level: float, name: str = FIRST) -> dict[str, tuple[int, int]]:
+    """Return on how many tasks a method is better and worse than each rival, after Holm over the rivals of a task."""
+    rivals = [each for each in networks.CONTENDERS if each != name]
+    result: dict[str, tuple[int, int]] = dict.fromkeys(rivals, (0, 0))
+    for row in rows:
+        gaps: list[Gap] = shared.holm([gap(row, name, rival, "scaled") for rival in rivals])
+        for rival, each in zip(rivals, gaps, strict=True):
+            won, lost = result[rival]
+            result[rival] = won + (each.p < level and each.mean < 0), lost + (each.p < level and each.mean > 0)
+    return result
+
+
+def summary(rows: Rows, level: float) -> str:
+    """Return a row per method: its mean ranks, and on how many tasks the ball at a layer is better or worse."""
+    scaled, plain, compared = ranks(rows, "scaled"), ranks(rows, "plain"), against(rows, level)
+    lines: list[list[str]] = []
+    for name in sorted(networks.CONTENDERS, key=scaled.__getitem__):
+        ball = "" if name == FIRST else " / ".join(map(str, compared[name]))
+        lines.append([name, f"{scaled[name]:.1f}", f"{plain[name]:.1f}", ball])
+    return table(["method", "rank in log-loss", "without a temperature", f"{FIRST} better / worse"], lines)
+
+
+def losses(rows: Rows, kind: str, title: str, level: float) -> str:
+    """Return a row per task: decay's loss, and each other method's difference from it; bold with confidence."""
+    others = [name for name in networks.CONTENDERS if name != "decay"]
+    lines = [
+        [
+            row["task"],
+            f"{mean(row, 'decay', kind):.3f}",
+            *(gap(row, name, "decay", kind).marked(level) for name in others),
+        ]
+        for row in rows
+    ]
+    return table([title, "decay", *others], lines)
+
+
+if __name__ == "__main__":
+    main()
