@@ -39,7 +39,7 @@ def write_tables(tasks: Iterable[Task], folder: Path) -> None:
             print(f"{task.name}: left out, as {task.missing} is not here")
         elif task.about.get("data") in SOURCES and (found := locate(task.about["data"])) is not None:
             for path in found.paths:
-                shutil.copy(path, folder)
+                shutil.copyfile(path, folder / path.name)
         else:
             write_table(task, folder)
 
