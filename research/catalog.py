@@ -131,6 +131,12 @@ EXPLORATORY = (
         "research.registered.clients_ball_cnn",
         "docs/unseen.md",
     ),
+    Experiment(
+        "leaderboard-2",
+        "The leaderboard with 12 sizes per method and a temperature: a draft, not registered yet",
+        "research.leaderboard.second",
+        "docs/leaderboard.md",
+    ),
     Experiment("tune-demo", "The settings of `wafl run`", "research.tune_demo", "docs/tour.md"),
 )
 """Our own experiments that were not registered."""

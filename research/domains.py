@@ -8,11 +8,10 @@ ending ``_whole`` a task has all of them, standardized by the sources' pixels, a
 from collections.abc import Iterable
 from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
-from wafl.config.experiment import Experiment
-from wafl.config.plan import make_clients
 from wafl.data import load_dataset
 from wafl.data.federation import Federation
 from wafl.data.named.cache import locate
@@ -20,6 +19,9 @@ from wafl.data.named.domains import Domains, domains
 from wafl.data.named.natural import NATURAL
 from wafl.shifts import rotation
 from wafl.weights import distance
+
+if TYPE_CHECKING:
+    from wafl.config.experiment import Experiment
 
 LIMIT = 6000
 TASKS = {
@@ -77,10 +79,12 @@ def task(name: str) -> Domains:
     return Domains(clients.of_clients([0, 1]), clients.of_clients([2]))
 
 
-def statistics(experiment: Experiment) -> list[dict[str, float | int | str]]:
+def statistics(experiment: "Experiment") -> list[dict[str, float | int | str]]:
     """Return the numbers of the paper's tables 2 and 3 about data: clients or domains, examples, labels and sizes."""
     if experiment.data.source is not None:
         return _of_domains(experiment.data.source.rpartition(":")[2])
+    from wafl.config.plan import make_clients
+
     clients = make_clients(experiment.data)
     sizes = torch.tensor(clients.num_examples, dtype=torch.float64)
     held = (clients.label_counts() > 0).sum(1)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from research.catalog import PAPER
-from wafl.config.read import RENAMED
+from wafl.config.known import RENAMED
 
 MODULES = {
     "wafl.lab.domains": "research.domains",

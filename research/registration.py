@@ -23,12 +23,16 @@ def draft_of(name: str) -> Path:
     return ROOT / "experiments" / "drafts" / f"{name}.toml"
 
 
-def registered_or_draft(name: str, *, smallest: bool) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return a registration and its stamp, or the draft at its smallest: other results of a draft would not count."""
+def registered_or_draft(name: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return a registration, or its draft while there is one, and the stamp."""
     file = draft_of(name)
     if not file.is_file():
         return registered(name)
-    if not smallest:
-        raise SystemExit(f"{file.relative_to(ROOT)} is a draft: move it to experiments/registered/ and commit it first")
     data = file.read_bytes()
     return tomllib.loads(data.decode()), {"name": f"draft of {name}", "sha256": sha256(data).hexdigest()}
+
+
+def require_registered(name: str) -> None:
+    """Exit if there is only a draft: its results would not count."""
+    if (file := draft_of(name)).is_file():
+        raise SystemExit(f"{file.relative_to(ROOT)} is a draft: move it to experiments/registered/ and commit it first")

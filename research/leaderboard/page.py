@@ -97,9 +97,9 @@ def tables(numbers: Mapping[str, Any], registration: Mapping[str, Any]) -> dict[
     first = {*FIRST, *[row for row in order if row not in FIRST][: 8 - len(FIRST)]}
     return {
         "leaderboard-verdict": _verdict(board, ranks),
-        "leaderboard": _ranks(board, ranks, [row for row in order if row in first]),
-        "leaderboard-all": _ranks(board, ranks, order),
-        "leaderboard-data": "\n\n".join(_of_data(board, task) for task in numbers["results"]) + _left(numbers),
+        "leaderboard": rank_table(board, ranks, [row for row in order if row in first]),
+        "leaderboard-all": rank_table(board, ranks, order),
+        "leaderboard-data": "\n\n".join(_of_data(board, task) for task in numbers["results"]) + left_out(numbers),
     }
 
 
@@ -143,7 +143,8 @@ def _counts(board: Board, row: str, track: str) -> tuple[int, int]:
     return sum(value > 0.0 for value in sure), sum(value < 0.0 for value in sure)
 
 
-def _ranks(board: Board, ranks: Mapping[str, Mapping[str, float]], rows: Sequence[str]) -> str:
+def rank_table(board: Board, ranks: Mapping[str, Mapping[str, float]], rows: Sequence[str]) -> str:
+    """Return the average ranks of methods on both tracks, against the control."""
     p = {track: against(CONTROL, board.board(track)) for track in TITLES}
     cells = [
         [
@@ -194,7 +195,8 @@ def _of_data(board: Board, task: str) -> str:
     return folded(f"{task}: {seen} training clients, {unseen} unseen{note}", table(["", *heads], cells))
 
 
-def _left(numbers: Mapping[str, Any]) -> str:
+def left_out(numbers: Mapping[str, Any]) -> str:
+    """Return a sentence about missing data sets and unfinished rows, if there are any."""
     absent = [f"{name} ({what} was not there)" for name, what in numbers["absent"].items()]
     left = [
         f"{', '.join(rows)} on {name}" if name in numbers["results"] else f"{name} (not finished)"

@@ -1,6 +1,6 @@
 """How well a model does on clients that it has not seen, as they are and under the declared shift."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -36,25 +36,43 @@ class Model:
         return cls(lambda x, who: run.module(x).log_softmax(-1), run)
 
 
+@dataclass(frozen=True)
+class Predicted:
+    """A model's predictions of tested examples: logarithms of probabilities by track, one array per shift."""
+
+    logs: Mapping[str, list[Tensor]]
+    y: Tensor
+    who: Tensor
+
+    def mean(self, measure: Callable[[Tensor, Tensor, Tensor], dict[str, float]]) -> Scores:
+        """Return the mean over the shifts of a track of what ``measure(logs, y, who)`` returns."""
+        every = {track: [measure(each, self.y, self.who) for each in logs] for track, logs in self.logs.items()}
+        return {track: {name: fmean(each[name] for each in some) for name in some[0]} for track, some in every.items()}
+
+
 @torch.no_grad()
-def scores(model: Model, task: NaturalTask, clients: Federation, seed: int) -> Scores:
-    """Return the scores of a model; under several shifts, their mean."""
+def predicted(model: Model, task: NaturalTask, clients: Federation, seed: int) -> Predicted:
+    """Return the predictions of a model on both tracks."""
     examples = clients.test if model.alone else clients.examples
     who = torch.repeat_interleave(torch.arange(clients.num_clients), examples.num_examples)
     x, y = examples.x, examples.y
 
-    def under(attack: Attack) -> dict[str, float]:
+    def under(attack: Attack) -> Tensor:
         if isinstance(attack, Shift):
-            return _of(model.predict(attack.apply(x, seed), who), y, who)
-        moved = x if model.run is None else attack.within(clients.bounds)(model.run, x, y, seed=seed)
-        return _of(model.predict(moved, who), y, who)
+            return model.predict(attack.apply(x, seed), who)
+        return model.predict(x if model.run is None else attack.within(clients.bounds)(model.run, x, y, seed=seed), who)
 
     shifted = [under(attack) for attack in task.shifts()]
-    mean = {name: fmean(each[name] for each in shifted) for name in shifted[0]}
-    return {"clean": _of(model.predict(x, who), y, who), "shift": mean}
+    return Predicted({"clean": [model.predict(x, who)], "shift": shifted}, y, who)
 
 
-def _of(logs: Tensor, y: Tensor, who: Tensor) -> dict[str, float]:
+def scores(model: Model, task: NaturalTask, clients: Federation, seed: int) -> Scores:
+    """Return the scores of a model; under several shifts, their mean."""
+    return predicted(model, task, clients, seed).mean(metrics)
+
+
+def metrics(logs: Tensor, y: Tensor, who: Tensor) -> dict[str, float]:
+    """Return the metrics of logarithms of probabilities."""
     right = (logs.argmax(-1) == y).double()
     each = torch.stack([right[who == client].mean() for client in who.unique()])
     worst = each.topk(worst_count(0.1, len(each)), largest=False).values

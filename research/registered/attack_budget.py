@@ -23,7 +23,7 @@ from benchmarks import options
 from research import jobs
 from research.markdown import table
 from research.registered.attack_frontier import Job, few, signed
-from research.registration import registered_or_draft
+from research.registration import registered_or_draft, require_registered
 from research.significance import holm, resampled
 from wafl.attacks import WassersteinShift
 from wafl.base.errors import DivergedError
@@ -38,7 +38,9 @@ Rows = list[dict[str, Any]]
 
 def plan(smallest: bool) -> tuple[dict[str, Any], dict[str, str]]:
     """Return what the file says, at its smallest with what it has for that, and its stamp."""
-    about, stamp = registered_or_draft(NAME, smallest=smallest)
+    if not smallest:
+        require_registered(NAME)
+    about, stamp = registered_or_draft(NAME)
     small = about.pop("smoke")
     if smallest:
         sizes = small.pop("sizes")

@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import json
 import time
-import tomllib
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cache, partial
-from hashlib import sha256
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -26,13 +24,12 @@ import torch
 import wafl
 from benchmarks import options
 from research import jobs
-from research.experiment import ROOT
 from research.jobs import Kept
 from research.markdown import table
 from research.registered.attack_frontier import NORMS, Job, attacks, few, points, signed
 from research.registered.hulls import ahead
 from research.registered.resnet import ResNet18
-from research.registration import registered
+from research.registration import registered_or_draft, require_registered
 from research.significance import holm, resampled
 from research.statistics import mean_of
 from wafl.attacks.autoattack import AutoAttack
@@ -43,20 +40,11 @@ from wafl.tuning.judging import hold_out
 NAME = "attack-frontier-2"
 OURS = ("attack", "model", "partitions")
 """The keys of a data set, without the keys of its partition."""
-DRAFT = ROOT / "experiments" / "drafts" / f"{NAME}.toml"
-
-
-def content() -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the registration, or the draft while there is none, and its stamp."""
-    if not DRAFT.is_file():
-        return registered(NAME)
-    data = DRAFT.read_bytes()
-    return tomllib.loads(data.decode()), {"name": f"draft of {NAME}", "sha256": sha256(data).hexdigest()}
 
 
 def plan(smallest: bool) -> dict[str, Any]:
     """Return what the file says; at its smallest, with what it has for that."""
-    about, _ = content()
+    about, _ = registered_or_draft(NAME)
     small = about.pop("smoke")
     if smallest:
         sizes = small.pop("sizes")
@@ -249,9 +237,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--data", nargs="+", help="of the registered data sets; by default all")
     given = options.read(parser, argv)
-    about, stamp = plan(given.smallest), content()[1]
-    if DRAFT.is_file() and not given.smallest:
-        parser.error(f"{DRAFT.relative_to(ROOT)} is a draft: move it to experiments/registered/ and commit it first")
+    about, stamp = plan(given.smallest), registered_or_draft(NAME)[1]
+    if not given.smallest:
+        require_registered(NAME)
     kept, results = jobs.kept(given, stamp), dict[str, Any]()
     for data in given.data or about["data"]:
         made = everything(about, data, kept, given.smallest, given.device)

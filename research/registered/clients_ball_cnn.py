@@ -22,7 +22,7 @@ from research.clients_ball.tasks import load
 from research.registered import splits as shared
 from research.registered.clients_ball import gap, mean, sides
 from research.registered.splits import Gap, Rows, table
-from research.registration import registered, registered_or_draft
+from research.registration import registered, registered_or_draft, require_registered
 
 NAME, TASKS = "clients-ball-cnn", "clients-ball"
 FIRST = "clients' ball at a layer"
@@ -35,7 +35,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     shared.add_options(parser, NAME)
     parser.add_argument("--device", default="cpu")
     given = options.read(parser, argv)
-    about, stamp = registered_or_draft(NAME, smallest=given.smallest)
+    if not given.smallest:
+        require_registered(NAME)
+    about, stamp = registered_or_draft(NAME)
     small, every = about.pop("smoke"), registered(TASKS)[0]["tasks"]
     if given.smallest:
         about |= small

@@ -109,7 +109,7 @@ def test_a_draft_runs_at_its_smallest_alone() -> None:
     if draft_of(clients_ball_cnn.NAME).is_file():
         with pytest.raises(SystemExit, match="is a draft"):
             clients_ball_cnn.main([])
-    asked = registered_or_draft(clients_ball_cnn.NAME, smallest=True)[0]["tasks"]
+    asked = registered_or_draft(clients_ball_cnn.NAME)[0]["tasks"]
     assert set(asked) <= set(registered(clients_ball_cnn.TASKS)[0]["tasks"])
 
 

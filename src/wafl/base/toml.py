@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from collections.abc import Mapping
 from typing import Any
 
 from wafl.base.json_types import check_depth
@@ -35,3 +36,12 @@ def parsed_toml(text: str) -> dict[str, Any]:
         raise ValueError("it is nested too deeply") from None
     check_depth(content)
     return content
+
+
+def with_tuples(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table of one of our own files with tuples for its lists.
+
+    >>> with_tuples({"names": ["a", "b"]})
+    {'names': ('a', 'b')}
+    """
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in table.items()}

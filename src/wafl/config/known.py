@@ -17,6 +17,8 @@ from wafl.base.extras import Package, require
 from wafl.base.options import Box, Choice, Count, EachRound, Matrix, Option, Range
 
 KINDS: dict[str, type] = {kind.__name__: kind for kind in (bool, float, int, str)}
+RENAMED = {"shape": "cost_matrix"}
+"""The options of methods, by the names of an earlier version."""
 LIMITS: dict[str, type] = {kind.__name__: kind for kind in (Box, Choice, Count, EachRound, Range, Matrix)}
 
 

@@ -14,14 +14,12 @@ from wafl.base.options import options_of
 from wafl.base.toml import parsed_toml
 from wafl.config.experiment import Between, Experiment
 from wafl.config.keys import Section
+from wafl.config.known import RENAMED
 from wafl.config.method_keys import METHOD_TABLES, OWN, PART_TABLES, label_of
 from wafl.config.toml_file import read_toml
 
 BRANCHES = {"value", "list", "table"}
 """The names that pydantic inserts in a fault's location for the branch of a swept value."""
-
-RENAMED = {"shape": "cost_matrix"}
-"""The options of methods, by the names of an earlier version."""
 
 
 def read_experiment(path: Path, changes: Sequence[str] = ()) -> Experiment:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from wafl.base.extras import require
-from wafl.base.json_types import as_type
+from wafl.base.toml import with_tuples
 from wafl.data.unpack import unpacked
 
 WINDOW = 200
@@ -172,6 +172,6 @@ class NaturalSource:
 
 
 NATURAL: dict[str, NaturalSource] = {
-    name: as_type(NaturalSource, {"name": name, **entry, "read": globals()[entry["read"]]}, name)
+    name: NaturalSource(name, **with_tuples(entry) | {"read": globals()[entry["read"]]})
     for name, entry in tomllib.loads(Path(__file__).with_name("natural.toml").read_text(encoding="utf-8")).items()
 }

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from wafl.base.extras import require
-from wafl.base.json_types import as_type
 from wafl.base.shown import reached, shown
+from wafl.base.toml import with_tuples
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,13 @@ class DownloadError(OSError):
     """No mirror served the file; the message has one line per mirror."""
 
 
+def _source(name: str, entry: dict[str, Any]) -> Source:
+    files = tuple(RemoteFile(**with_tuples(file)) for file in entry.pop("files", ()))
+    return Source(name, **with_tuples(entry), files=files)
+
+
 SOURCES: dict[str, Source] = {
-    name: as_type(Source, {"name": name, **entry}, name)
+    name: _source(name, entry)
     for name, entry in tomllib.loads(Path(__file__).with_name("sources.toml").read_text(encoding="utf-8")).items()
 }
 DIGITS = SOURCES.pop("digits")
