@@ -49,6 +49,7 @@ class Sized:
     ) -> list[Run | None]:
         """Return a run for each ``(size, learning rate)``, trained as lanes of one batched run; None if it diverged."""
         clients, about = Embedded(seen, find_device("cpu"), None), task.about
+        trainer = Trainer(models.mlr(seen), clients, "cross_entropy", None)
         unit = clients.spread() if self.about.get("unit") == "spread" else 1.0
         schedule = {name: about[name] for name in ("rounds", "local_steps", "batch_size", "average_last")}
         if about.get("cohort", seen.num_clients) < seen.num_clients:
@@ -56,14 +57,13 @@ class Sized:
         matrix = None
         if self.about.get("unit") == "clients" and any(size for size, _ in settings):
             try:
-                matrix = clients.cost_matrix_of_clients()
+                matrix = clients.cost_matrix_of_clients(trainer.task, trainer.start, None)
             except ValueError:  # the clients do not differ, as far as their examples show: every size is FedAvg
                 settings = [(0.0, rate) for _, rate in settings]
         specs: list[Spec] = []
         for size, rate in settings:
             method, decay = self._method(size * unit, matrix)
             specs.append(Spec(method, make_schedule({**schedule, **decay, "learning_rate": rate, "seed": seed})))
-        trainer = Trainer(models.mlr(seen), clients, "cross_entropy", None)
         try:
             runs = train(trainer, specs)
         except (DivergedError, UnboundedError):  # all of them

@@ -96,10 +96,10 @@ def test_at_a_layer_a_node_answers_only_about_that_layer_of_its_own_start(tmp_pa
     start = start_of(node)
     ask = partial(refused, node, "query.means")
     no_method = "no method of the experiment has cost_matrix='clients'"
-    assert f"{no_method}: " in ask(MeansQuery(*about).encode())
-    assert f"{no_method}, space='0': " in ask(MeansQuery(*about, "0", start).encode())
+    assert f"{no_method}, so" in ask(MeansQuery(*about).encode())
+    assert f"{no_method}, space='0', so" in ask(MeansQuery(*about, "0", start).encode())
     inputs = make_node(tmp_path / "inputs", cost_matrix="clients")
-    assert f"{no_method}, space='1': " in refused(inputs, "query.means", MeansQuery(*about, "1", start).encode())
+    assert f"{no_method}, space='1', so" in refused(inputs, "query.means", MeansQuery(*about, "1", start).encode())
     moved = tensors_digest([node.task(3)[1] + 1.0])
     assert "starts with other numbers here than at the server" in ask(MeansQuery(*about, "1", moved).encode())
     assert "3 classes or targets, the model 4 outputs" in ask(MeansQuery(("c02",), (0,), 4, 6, "1", start).encode())

@@ -126,10 +126,8 @@ def means(node: Node, content: RecordDict) -> RecordDict:
     read = Reader(content, "query")
     names, layer = read.different("names"), read.one("layer", str) if read.has("layer") else None
     if not any(spec.asks_cost_matrix and spec.layer == layer for specs in node.specs.values() for spec in specs):
-        raise WireError(
-            f"no method of the experiment has cost_matrix='clients'{'' if layer is None else f', space={short(layer)}'}"
-            ", so class means are not sent"
-        )
+        where = "" if layer is None else f", space={short(layer)}"
+        raise WireError(f"no method of the experiment has cost_matrix='clients'{where}, so class means are not sent")
     least = node.limits.min_examples if node.site.own else 2
     if layer is None:
         train = node.site.federation.train.of_clients(node.asked(names))
