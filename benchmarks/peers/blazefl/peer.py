@@ -1,4 +1,4 @@
-"""The contestant: BlazeFL, by its FedAvg in threads, which it recommends, with as many threads as processors."""
+"""The contestant: BlazeFL, by the FedAvg that it recommends: a pool of threads, one per processor."""
 
 import os
 

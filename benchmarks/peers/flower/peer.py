@@ -2,7 +2,7 @@
 
 Flower draws the nodes of a round, and each is told which client of the work it is. Its processes are stopped and
 started anew by every simulation: what that takes counts as starting up, and so does a first round, after which
-training begins again. Processor time and memory are those of all processes of the simulation.
+training begins again. Processor time and memory cover all its processes.
 """
 
 import contextlib
