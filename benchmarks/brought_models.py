@@ -1,37 +1,9 @@
-"""Typical user networks, for which wafl is not tuned: a residual one, and two transformers."""
+"""Typical user networks, for which wafl is not tuned: transformers of images and text."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-
-
-class Residual(nn.Module):
-    """Two convolutions with GroupNorm, plus the input."""
-
-    def __init__(self, before: int, after: int, stride: int) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
-        self.second = nn.Conv2d(after, after, 3, padding=1, bias=False)
-        self.norms = nn.ModuleList(nn.GroupNorm(min(32, after), after) for _ in range(2))
-        same = before == after and stride == 1
-        self.short = nn.Identity() if same else nn.Conv2d(before, after, 1, stride, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        first, second = self.norms
-        return (second(self.second(first(self.first(x)).relu())) + self.short(x)).relu()
-
-
-def resnet18(classes: int, width: int = 64) -> nn.Module:
-    """ResNet-18 for small images, with GroupNorm."""
-    widths = [width, width, 2 * width, 4 * width, 8 * width]
-    blocks = [
-        Residual(widths[level] if block == 0 else widths[level + 1], widths[level + 1], 2 if level and not block else 1)
-        for level in range(4)
-        for block in range(2)
-    ]
-    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes)]
-    return nn.Sequential(nn.Conv2d(3, width, 3, padding=1), *blocks, *head)
 
 
 class Block(nn.Module):

@@ -33,6 +33,7 @@ from torch import Tensor, nn
 import wafl
 from benchmarks import brought_models as brought
 from benchmarks import options
+from benchmarks.contest.shared.nets import resnet18
 from wafl.tasks.gpu.precision import BFLOAT16, computing, laid_out, layers
 
 BATCH, SMALL, RATE, GAMMA, CLASSES = 64, 32, 0.001, 1000.0, 10  # with random labels, a smaller gamma diverges
@@ -131,7 +132,7 @@ def brought_models(given: argparse.Namespace) -> list[Brought]:
 
     if given.smallest:
         return [
-            Brought("ResNet-18", lambda: brought.resnet18(CLASSES, 2), images, clients=2),
+            Brought("ResNet-18", lambda: resnet18(CLASSES, 2), images, clients=2),
             Brought("ViT", lambda: brought.VisionTransformer(CLASSES, 6, 1), images, clients=2),
             Brought("torch.nn", lambda: brought.encoder(CLASSES, 8, 1), images, clients=2),
             Brought("text", lambda: brought.TextTransformer(CLASSES, 1000, 4, 1), words, 2, layer="embedding"),
@@ -139,7 +140,7 @@ def brought_models(given: argparse.Namespace) -> list[Brought]:
     one = make_clients(1, BATCH, IMAGE)
     chosen = [
         *(Brought(f"CNN, {count} clients", lambda: wafl.models.cnn(one), images, count) for count in given.lanes),
-        Brought("ResNet-18, GroupNorm", lambda: brought.resnet18(CLASSES), images),
+        Brought("ResNet-18, GroupNorm", lambda: resnet18(CLASSES), images),
         Brought("ViT, 6 layers of 192", lambda: brought.VisionTransformer(CLASSES), images),
         Brought("TransformerEncoder", lambda: brought.encoder(CLASSES), images),
         Brought("text transformer", lambda: brought.TextTransformer(CLASSES), words, layer="embedding"),

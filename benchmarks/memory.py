@@ -32,7 +32,8 @@ from rich.table import Table
 from torch import nn
 
 import wafl
-from benchmarks import brought_models, million, options
+from benchmarks import million, options
+from benchmarks.contest.shared.nets import resnet18
 from benchmarks.live import Live
 
 CAUSES = {
@@ -129,7 +130,7 @@ def resnet(given: argparse.Namespace) -> None:
     size = 4 if given.smallest else 32
     pairs = [(torch.rand(size, 3, 32, 32), torch.arange(size) % 10) for _ in range(given.resnets)]
     clients = wafl.Federation.from_arrays(pairs, test_fraction=0, num_classes=10)
-    model = brought_models.resnet18(10, 2 if given.smallest else 64)
+    model = resnet18(10, 2 if given.smallest else 64)
     show(model, clients, wafl.SCAFFOLD(), given.cohort or given.resnets, HERE, given.chunk)
     for number in range(3 if HERE == "cuda" else 0):
         wafl.fit(model, clients, wafl.FedAvg(), rounds=2, cohort=2, local_steps=2, batch_size=32, device=HERE)

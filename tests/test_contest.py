@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from benchmarks.contest import contest, floor, ours, plain
 from benchmarks.contest.__main__ import main
 from benchmarks.contest.contest import Contestant, at_home, hold, read_peers
 from benchmarks.contest.shared.handed import Train, Work
-from benchmarks.contest.work import KINDS, Size, make_work
+from benchmarks.contest.shared.nets import make_net
+from benchmarks.contest.work import KINDS, Size, make_work, opened
 
 SIZE = Size(clients=8, examples=70, cohort=3, rounds=2, epochs=3)
 PEERS = Path(__file__).parents[1] / "benchmarks" / "peers"
@@ -52,6 +54,14 @@ def test_all_contestants_end_with_the_plain_loops_parameters(kind: str, tmp_path
         train(1)  # what came before changes nothing
         for name, value in train(2).items():
             np.testing.assert_allclose(value, wanted[name], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["fedavg", "cnn", "resnet"])
+def test_peers_with_torch_are_handed_the_works_model(kind: str) -> None:
+    work = make_work(kind, Size(clients=2, examples=1, cohort=1, rounds=1))
+    x = torch.from_numpy(work.x)
+    with torch.no_grad():
+        torch.testing.assert_close(make_net(work.about["model"], work.params)(x), opened(work)[1](x), rtol=0, atol=0)
 
 
 def test_whoever_fails_or_does_other_work_is_said_to_and_ratios_are_to_wafl(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,10 +158,11 @@ def test_every_peer_says_what_it_can_do_and_what_it_needs(home: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.parametrize("kind", ["fedavg", "cnn"])
+@pytest.mark.parametrize("kind", ["fedavg", "cnn", "resnet"])
 def test_the_peers_that_are_installed_do_the_work(kind: str) -> None:
     peers = [peer for peer in read_peers(PEERS)[0] if kind in peer.kinds]
     if not peers:
         pytest.skip("no peer has its environment")
-    result = hold(kind, SIZE, [*at_home(kind), *peers], repeats=1, threads=1, clock="cpu")
+    size = Size(clients=3, examples=4, cohort=2, rounds=1) if kind == "resnet" else SIZE
+    result = hold(kind, size, [*at_home(kind), *peers], repeats=1, threads=1, clock="cpu")
     assert {name: row["failed"] for name, row in result["rows"].items() if "failed" in row} == {}

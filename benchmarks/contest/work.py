@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.brought_models import resnet18
 from benchmarks.contest.shared.handed import Work
+from benchmarks.contest.shared.nets import resnet18
 from wafl.base.random import Key
 from wafl.data.federation import Federation
 from wafl.models import cnn, mlr

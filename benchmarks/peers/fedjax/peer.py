@@ -9,9 +9,33 @@ from handed import compete
 jax.tree_map = jax.tree_util.tree_map  # fedjax 0.0.17 knows it by its old name
 
 
+def conv(params, name, x, stride):
+    size = params[name].shape[-1] // 2
+    return jax.lax.conv(x, params[name], (stride, stride), [(size, size)] * 2)
+
+
+def group_norm(params, name, x):
+    grouped = x.reshape(len(x), 32, -1)
+    mean, variance = grouped.mean(2, keepdims=True), grouped.var(2, keepdims=True)
+    normal = ((grouped - mean) / jnp.sqrt(variance + 1e-5)).reshape(x.shape)
+    return normal * params[f"{name}.weight"][:, None, None] + params[f"{name}.bias"][:, None, None]
+
+
+def resnet18(params, x):
+    x = conv(params, "0.weight", x, 1) + params["0.bias"][:, None, None]
+    for block in range(1, 9):
+        stride = 2 if block in (3, 5, 7) else 1
+        inner = jax.nn.relu(group_norm(params, f"{block}.norms.0", conv(params, f"{block}.first.weight", x, stride)))
+        inner = group_norm(params, f"{block}.norms.1", conv(params, f"{block}.second.weight", inner, 1))
+        x = jax.nn.relu(inner + (conv(params, f"{block}.short.weight", x, 2) if stride == 2 else x))
+    return x.mean((2, 3)) @ params["11.weight"].T + params["11.bias"]
+
+
 def logits(model, params, x):
     if model == "mlr":
         return x.reshape(len(x), -1) @ params["1.weight"].T + params["1.bias"]
+    if model == "resnet":
+        return resnet18(params, x)
     for layer in ("0", "3"):
         x = jax.lax.conv(x, params[f"{layer}.weight"], (1, 1), "SAME") + params[f"{layer}.bias"][:, None, None]
         x = jax.lax.reduce_window(jax.nn.relu(x), -jnp.inf, jax.lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID")

@@ -16,6 +16,7 @@ from fluke.algorithms.fedavg import FedAVG
 from fluke.data import DataSplitter, DummyDataContainer, FastDataLoader
 from fluke.server import Server
 from handed import compete
+from nets import make_net
 from torch import nn
 
 
@@ -29,19 +30,6 @@ class Handed(FastDataLoader):
     def __iter__(self):
         x, y = self.tensors
         return ((x[rows], y[rows]) for rows in map(torch.from_numpy, next(self.rounds)))
-
-
-def make_net(work):
-    if work.about["model"] == "mlr":
-        net = nn.Sequential(nn.Flatten(), nn.Linear(*work.params["1.weight"].shape[::-1]))
-    else:
-        shapes = [work.params[f"{layer}.weight"].shape for layer in (0, 3, 7, 9)]
-        first, second = (nn.Conv2d(shape[1], shape[0], 5, padding=2) for shape in shapes[:2])
-        third, last = (nn.Linear(shape[1], shape[0]) for shape in shapes[2:])
-        pool = (nn.ReLU(), nn.MaxPool2d(2))
-        net = nn.Sequential(first, *pool, second, *pool, nn.Flatten(), third, nn.ReLU(), last)
-    net.load_state_dict({name: torch.from_numpy(value) for name, value in work.params.items()})
-    return net
 
 
 def prepare(work):
@@ -72,7 +60,7 @@ def prepare(work):
             "optimizer": {"name": "SGD", "lr": work.about["learning_rate"]},
             "scheduler": {"step_size": 1, "gamma": 1},
         }
-        settings = DDict(model=make_net(work), client=client, server={"weighted": True})
+        settings = DDict(model=make_net(work.about["model"], work.params), client=client, server={"weighted": True})
         algorithm = FedAvg(len(loaders), DataSplitter(data), settings)
         algorithm.server.drawn = iter(cohorts[:rounds])
         algorithm.run(rounds, len(cohorts[0]) / len(loaders))

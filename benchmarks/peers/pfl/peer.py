@@ -5,6 +5,7 @@ from itertools import chain
 
 import torch
 from handed import compete
+from nets import make_net
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -46,22 +47,11 @@ class Net(nn.Sequential):
         return {}
 
 
-def make_net(work):
-    if work.about["model"] == "mlr":
-        return Net(nn.Flatten(), nn.Linear(*work.params["1.weight"].shape[::-1]))
-    shapes = [work.params[f"{layer}.weight"].shape for layer in (0, 3, 7, 9)]
-    first, second = (nn.Conv2d(shape[1], shape[0], 5, padding=2) for shape in shapes[:2])
-    third, last = (nn.Linear(shape[1], shape[0]) for shape in shapes[2:])
-    pool = (nn.ReLU(), nn.MaxPool2d(2))
-    return Net(first, *pool, second, *pool, nn.Flatten(), third, nn.ReLU(), last)
-
-
 def prepare(work):
     users = [tuple(map(torch.from_numpy, work.client(client))) for client in range(len(work.offsets) - 1)]
 
     def train(rounds):
-        net = make_net(work)
-        net.load_state_dict({name: torch.from_numpy(value) for name, value in work.params.items()})
+        net = Net(*make_net(work.about["model"], work.params))
         turns = iter([(r, index) for r in range(rounds) for index in range(work.cohorts.shape[1])])
         order = chain(work.cohorts[:rounds].reshape(-1).tolist())
 
