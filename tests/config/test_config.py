@@ -465,7 +465,9 @@ def test_a_method_is_changed_by_its_name_and_later_changes_win() -> None:
     [
         ("rounds", "--set 'rounds' must be key=value, such as schedule.rounds=50"),
         ("=3", "--set '=3' must be key=value"),
-        ("rounds=3", "exp.toml: unknown key rounds"),
+        ("rounds=3", "exp.toml: unknown key rounds: it belongs in [schedule]"),
+        ("schedule.epsilon=3", "exp.toml: unknown key schedule.epsilon: it belongs in [attack]"),
+        ("data.checkpoint_every=3", "unknown key data.checkpoint_every: it belongs at the top of the file, before"),
         ("schedule.round=3", "exp.toml: unknown key schedule.round: did you mean rounds?"),
         ("schedule.rounds=many", "exp.toml: schedule.rounds = 'many': should be a valid integer"),
         ("schedule.learning_rate=0.1,0.2", "exp.toml: schedule.learning_rate = '0.1,0.2': should be a valid number"),

@@ -144,6 +144,12 @@ def test_a_folder_that_does_not_exist_is_not_a_saved_run(tmp_path):
         wafl.load_run(tmp_path / "nowhere")
 
 
+def test_the_error_for_a_folder_of_runs_names_a_run(run, tmp_path):
+    run.save(tmp_path / "study" / "wafl")
+    with pytest.raises(FileNotFoundError, match=r"no run\.json: load one of its runs, such as .*study.wafl$"):
+        wafl.load_run(tmp_path / "study")
+
+
 @pytest.mark.parametrize("name", ["run.json", "params.safetensors"])
 def test_a_missing_file_of_a_saved_run_is_named(run, tmp_path, name):
     run.save(tmp_path)

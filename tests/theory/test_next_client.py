@@ -118,6 +118,13 @@ def test_what_nothing_can_be_said_about_is_refused_with_a_remedy():
         asked.next()
     with pytest.raises(ValueError, match=r"4 held-out clients support at most 80% .* examples; 95% takes 19 clients"):
         asked.next(own_sampling=False)
+    assert "of at least" not in str(asked)
+    twenty = wafl.next_client(MODEL, seen, world(20, 12, seed=1))
+    line = f"the certified expected loss of at least 83% of all clients is at most {rounded_up(twenty.share(0.83))}"
+    assert line in str(twenty)
+    assert "too few" not in str(twenty)
+    with pytest.raises(wafl.PreconditionError):
+        twenty.share(0.84)
     assert "on its distribution: 4 held-out clients support at most 60% confidence" in str(asked)
     assert asked.mean() == result.mean()
     assert f"the mean certified expected loss of all clients is at most {rounded_up(result.mean())}" in str(result)

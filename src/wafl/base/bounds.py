@@ -88,9 +88,11 @@ def warn_of_size(name: str, size: float, norm: float, box: Box | None, features:
     """Warn if a size lets every example move anywhere in the box of the data."""
     if box is None or not is_finite(box) or not size > diameter(box, norm, features):
         return
+    levels = size * (box[1] - box[0]) / 255.0
     warn_user(
         f"{name}={size:g} is beyond the diameter of the data, {diameter(box, norm, features):g}: they lie in "
-        f"[{box[0]:g}, {box[1]:g}] ({unit}), and {name} is in the same unit",
+        f"[{box[0]:g}, {box[1]:g}] ({unit}), and {name} is in the same unit. If {size:g} counts levels from 0 to 255, "
+        f"pass {name}={levels:.3g}",
         UnitWarning,
     )
 

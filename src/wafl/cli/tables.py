@@ -159,7 +159,8 @@ def studies(folders: Sequence[StudyFolder]) -> Table:
         name = escape(folder.path.name)
         try:
             status = folder.status()
-            started, results = str(folder.read_about().get("started", "")), folder.read_results()
+            started = str(folder.read_about().get("started", ""))[:16].replace("T", " ")
+            results = folder.read_results()
             methods, best = _headline(results)
             methods = methods if status == "finished" else _reached(folder, results, status)
         except Exception as error:  # whatever one folder contains, the others are listed

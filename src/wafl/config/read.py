@@ -21,6 +21,10 @@ from wafl.config.toml_file import read_toml
 BRANCHES = {"value", "list", "table"}
 """The names that pydantic inserts in a fault's location for the branch of a swept value."""
 
+TOP = ("seeds", "device", "engine", "checkpoint_every", "checkpoint_seconds")
+SECTIONS = ("data", "model", "schedule", "attack", "evaluation")
+"""Where a key of another section may belong."""
+
 
 def read_experiment(path: Path, changes: Sequence[str] = ()) -> Experiment:
     """Read the experiment in a file, with ``key=value`` changes from the command line."""
@@ -109,6 +113,8 @@ def _explain(fault: Any, content: Mapping[str, Any]) -> str:
         names = _valid_names(keys[:-1], content)
         near = nearest(str(keys[-1]), names)
         hint = f"did you mean {near}?" if near else f"there are {', '.join(sorted(names))}"
+        if home := _home_of(str(keys[-1]), str(keys[0])):
+            hint = f"it belongs {home}"
         return f"unknown key {key}: {hint}"
     if kind == "missing":
         return f"{key} is missing"
@@ -149,6 +155,14 @@ def _keys_to(loc: Sequence[Any], *, last_is_a_key: bool) -> list[Any]:
             index += 1
             del keys[index : index + 1]
     return keys
+
+
+def _home_of(key: str, section: str) -> str:
+    """Return where an experiment file has a key that another section lacks; empty if nowhere."""
+    if key in TOP:
+        return "at the top of the file, before the first section"
+    homes = [name for name in SECTIONS if section not in (name, "methods") and key in _valid_names([name], {})]
+    return f"in [{homes[0]}]" if homes else ""
 
 
 def _valid_names(keys: Sequence[Any], content: Mapping[str, Any]) -> list[str]:

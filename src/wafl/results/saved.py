@@ -72,7 +72,9 @@ def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss:
     folder = Path(path)
     for name in ("run.json", "params.safetensors"):
         if not (folder / name).is_file():
-            raise FileNotFoundError(f"{folder} is not a saved run: it has no {name}")
+            runs = sorted(folder.glob("*/run.json"))
+            hint = f": load one of its runs, such as {runs[0].parent}" if runs else ""
+            raise FileNotFoundError(f"{folder} is not a saved run: it has no {name}{hint}")
     try:
         written = read_limited(folder / "run.json")
         if (version := parsed_table(written).get("format")) != FORMAT:

@@ -159,7 +159,8 @@ def usual_loss(given: Loss | None, clients: Federation) -> Loss:
     if given is not None or not y.is_floating_point() or bool((y == y.round()).all()):
         return "cross_entropy" if given is None else given
     warn_user(
-        "the targets are not whole numbers, so loss='squared_error' is used: pass it explicitly to be sure", LossWarning
+        "the targets are not whole numbers, so loss='squared_error' is used: pass it to silence this warning",
+        LossWarning,
     )
     return "squared_error"
 

@@ -27,14 +27,15 @@ class Frame:
         if twice := sorted({name for name in self.names if self.names.count(name) > 1}):
             raise ValueError(f"the frame has the column {twice[0]!r} twice: rename one of them")
 
-    def check(self, name: Any, role: str) -> None:
-        """Raise ValueError for a column that does not exist."""
+    def check(self, name: Any, role: str, others: Sequence[str] = ()) -> None:
+        """Raise ValueError for a column that does not exist; the remedy never names one of the ``others``."""
         if name not in self.names:
-            hint = did_you_mean(str(name), self.names) or f": it has {', '.join(self.names)}"
+            free = [each for each in self.names if each not in others]
+            hint = did_you_mean(str(name), free) or f": it has {', '.join(self.names)}"
             raise ValueError(f"{role}={name!r} is not a column of the frame{hint}")
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return the values of a column; raise ValueError if some are missing."""
+        """Return the values of a column; raise ValueError if some are missing or infinite."""
         series = self._frame[name]
         gone = np.asarray(series.isna() if hasattr(series, "isna") else series.is_null(), dtype=bool)
         values = np.asarray(series.to_numpy())
@@ -44,12 +45,14 @@ class Frame:
             raise ValueError(
                 f"column {name!r} lacks {int(gone.sum())} of {len(gone)} values: fill them in, or drop those rows"
             )
+        if values.dtype.kind == "f" and (infinite := int(np.isinf(values).sum())):
+            raise ValueError(f"column {name!r} has {infinite} infinite values: correct or drop those rows")
         return values
 
     def inputs(self, names: Sequence[str]) -> NDArray[Any]:
         """Return columns of numbers side by side, ``[N, k]``: float64 if one of them is, otherwise float32."""
         for name in names:
-            self.check(name, "features")
+            self.check(name, "features", names)
         columns = [self._numbers(name) for name in names]
         floats = [column.dtype for column in columns if column.dtype.kind == "f"]
         dtype = np.result_type(*floats) if floats else np.dtype(np.float32)

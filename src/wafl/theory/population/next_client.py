@@ -235,16 +235,24 @@ class NextClient:
         lines.append(f"{about}, moved by {self.radius:g} ({norm_name(self.norm)}, {self.unit}):")
         number = f"{'certified' if self.proven else 'estimated'} {self.quantity.noun}"
         usual = f"with {percent(self.confidence)} confidence"
-        for name, bound in (
-            (f"the mean {number} of all clients", self.mean),
-            (f"the {number} of at least 90% of all clients", lambda: self.share(0.9)),
-        ):
-            lines.append(_sentence(name, bound, f"on their distributions, {usual}"))
+        where = f"on their distributions, {usual}"
+        lines.append(_sentence(f"the mean {number} of all clients", self.mean, where))
+        if share := self._supported_share():
+            name = f"the {number} of at least {percent(share)} of all clients"
+            lines.append(_sentence(name, lambda: self.share(share), where))
         for own_sampling, where in ((True, "on its distribution"), (False, "on its examples")):
             lines.append(self._next_sentence(f"the next client's {number} {where}", own_sampling))
         if self.missing:
             lines.append(missing_line(self.missing, self.count))
         return "\n".join(lines)
+
+    def _supported_share(self) -> float:
+        """Return 0.9, or the largest whole percentage of all clients that these clients support; 0 if below a half."""
+        from scipy.stats import beta
+
+        least = beta.ppf((1.0 - self.confidence) / 2.0, len(self.names), len(self.missing) + 1)
+        share = min(math.floor(100.0 * float(least)) / 100.0, 0.9)
+        return share if share >= 0.5 else 0.0
 
     def _next_sentence(self, name: str, own_sampling: bool) -> str:
         try:
