@@ -123,6 +123,11 @@ def test_what_nothing_can_be_said_about_is_refused_with_a_remedy():
     line = f"the certified expected loss of at least 83% of all clients is at most {rounded_up(twenty.share(0.83))}"
     assert line in str(twenty)
     assert "too few" not in str(twenty)
+    fewer = replace(
+        twenty.sample, **{name: getattr(twenty.sample, name)[:-1] for name in ("sizes", "means", "seconds")}
+    )
+    silent = replace(twenty, names=twenty.names[:-1], missing=twenty.names[-1:], sample=fewer)
+    assert "of at least 83% of all clients is at most inf" in str(silent), "the share does not depend on who answered"
     with pytest.raises(wafl.PreconditionError):
         twenty.share(0.84)
     assert "on its distribution: 4 held-out clients support at most 60% confidence" in str(asked)
