@@ -55,6 +55,12 @@ TABLES = [
         "| WAFL, exactly 40 inner steps |",
         "python -m benchmarks.contest --work wafl --peers benchmarks/peers --threads 1 --clock cpu",
     ),
+    Table(
+        "docs/performance.md",
+        "| FedAvg, 100 clients |",
+        "python -m benchmarks.contest --work cnn --epochs 5 --examples 64 --cohort 4 --rounds 1 --repeats 2 "
+        "--threads 1 --clock cpu --peers benchmarks/peers",
+    ),
     Table("docs/performance.md", "| times the plain loop |", "python -m benchmarks.networks --part unequal"),
     Table("docs/performance.md", "| times FedAvg |", "python -m benchmarks.speed --part norms"),
     Table("docs/performance.md", "| path | file |", "python -m benchmarks.paths"),

@@ -109,8 +109,8 @@ def test_bad_input_is_one_line_and_status_2(place: wafl.Federation) -> None:
     done("receipt request.json --model model --data mine --sign site.pem -o receipts/s0.json")
     done("merge request.json receipts")
     for line, message in (
-        ("request model --invite private --sign owner.pem", "holds no public key"),
-        ("request model --invite keys --sign owner.pub", "holds no private key"),
+        ("request model --invite private --sign owner.pem", "contains no public key"),
+        ("request model --invite keys --sign owner.pub", "contains no private key"),
         ("request model --invite keys --sign owner.pem --questions none.toml", "none.toml"),
         ("request model --invite keys --sign owner.pem --deadline soon", "must be a date"),
         ("request nothing --invite keys --sign owner.pem", "nothing is not a folder"),
@@ -119,9 +119,9 @@ def test_bad_input_is_one_line_and_status_2(place: wafl.Federation) -> None:
         ("receipt request.json --model model --data mine --sign owner.pem", "was not invited"),
         ("receipt request.json --model model --data keys --sign site.pem", "holds no .npz file"),
         ("receipt request.json --model model --data mine --sign site.pem --key keys/s1.pub", "not with this one"),
-        ("merge request.json none.json", "none.json is not there"),
+        ("merge request.json none.json", "none.json does not exist"),
         ("merge request.json receipts --revoked none.txt", "none.txt cannot be read"),
-        ("verify next-client.json --receipts none", "none is not there"),
+        ("verify next-client.json --receipts none", "none does not exist"),
         ("verify next-client.json --key keys/s1.pub", "not with this one"),
         ("verify next-client.json --data mine", "give the model too"),
         ("verify next-client.json --data mine --model model --client x", "'x' was not invited"),

@@ -181,9 +181,9 @@ def test_keys_of_other_kinds_are_refused(tmp_path):
     ))  # fmt: skip
     with pytest.raises(ValueError, match=r"curve\.pem is not an Ed25519 key"):
         saved(tmp_path, key=curve)
-    with pytest.raises(ValueError, match="holds no private key without a password"):
+    with pytest.raises(ValueError, match="contains no private key without a password"):
         saved(tmp_path, key=public)
-    with pytest.raises(ValueError, match="holds no public key"):
+    with pytest.raises(ValueError, match="contains no public key"):
         wafl.verify(saved(tmp_path, key=private), key=private)
     with pytest.raises(ValueError, match=r"missing\.pem is not a file"):
         saved(tmp_path, key=tmp_path / "missing.pem")

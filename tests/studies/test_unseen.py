@@ -88,7 +88,7 @@ def test_the_table_and_the_figure_of_a_study_show_them(study: Study) -> None:
     three = json.loads((folder / "results.json").read_text())["methods"]["FedAvg"]["generalization"]
     line = [line for line in text.splitlines() if "FedAvg" in line][-1].split()
     assert line[1:3] == [f"{three[part]['mean']:.1f}±{three[part]['std']:.1f}" for part in ("test", "unseen")]
-    assert "Unseen: clients that took no part in training." in text
+    assert "Unseen: clients that took no part in training." in " ".join(text.split())
     tables = text[text.index(" method ") : text.index("Figures:")]  # lines of progress and of paths are not wrapped
     assert max(map(len, tables.splitlines())) <= 80
     assert "unseen: 2 clients with" in text

@@ -161,4 +161,4 @@ def test_wrong_options_give_one_line_and_no_traceback(study: Path, options: list
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["theory", str(tmp_path)])
     assert result.exit_code == 2
-    assert "holds no run" in result.output
+    assert "contains no run" in result.output
