@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import warnings
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,3 +37,16 @@ def test_cohorts_and_parameters_are_the_ones_written_down(runs: dict[str, Any], 
     torch.testing.assert_close(
         torch.tensor(runs[name]["params"]), torch.tensor(GOLDEN["runs"][name]["params"]), rtol=0, atol=1e-5
     )
+
+
+@pytest.mark.slow
+def test_all_numbers_can_be_compared_with_those_of_another_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command of docs/extending.md, once for the version before a change and once for the version after it."""
+    before, after = (str(tmp_path / f"{name}.npz") for name in ("before", "after"))
+    for arguments in ([before], [after, "--against", before]):
+        monkeypatch.setattr("sys.argv", ["numbers", *arguments])
+        with suppress(SystemExit):
+            numbers.main()
+    assert " 0 missing, 0 changed, " in capsys.readouterr().out
