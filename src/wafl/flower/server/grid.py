@@ -89,10 +89,7 @@ class GridClients:
         return self._census.nodes()
 
     def cost_matrix_of_clients(self, task: Task, start: Tensor, layer: str | None) -> CostMatrix:
-        """Return the cost matrix of the clients' differences, at their inputs or at a layer of the starting model.
-
-        It is computed from class means that every client must send once for all methods, which start alike.
-        """
+        """Return the cost matrix of the clients' differences; every client must send class means once per layer."""
         if layer not in self._cost_matrices:
             self._cost_matrices[layer] = self._ask_cost_matrix(task, start, layer)
         return self._cost_matrices[layer]
@@ -102,8 +99,7 @@ class GridClients:
         shape = roster.input_shape if layer is None else output_shape(layer, task, start, roster.input_shape)
         check_size(shape)
         log(INFO, "asking %d clients for the means of their classes", roster.num_clients)
-        digest = None if layer is None else tensors_digest([start])
-        about = roster.num_outputs, math.prod(shape), layer, digest
+        about = roster.num_outputs, math.prod(shape), layer, None if layer is None else tensors_digest([start])
         replies = self._inquiry.ask_all("query.means", names, lambda who, at: MeansQuery(who, at, *about))
         claimed = joined([means for _, means in replies])
         for name, why in too_many(self.caps, "examples", names, claimed.sizes(len(names))).items():
