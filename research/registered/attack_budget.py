@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ import wafl
 from benchmarks import options
 from research import jobs
 from research.markdown import table
-from research.registered.attack_frontier import Job, few, signed
+from research.registered.attack_frontier import Job, add_options, few, signed
 from research.registration import registered_or_draft, require_registered
 from research.significance import holm, resampled
 from wafl.attacks import WassersteinShift
@@ -155,10 +154,7 @@ def shown(about: Mapping[str, Any], results: Mapping[str, Rows]) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the experiment."""
     parser = options.make_parser(__doc__)
-    jobs.add_options(parser, NAME)
-    parser.add_argument("--output", type=Path, help="write the numbers to this file")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--data", nargs="+", help="of the registered data sets; by default all")
+    add_options(parser, NAME)
     given = options.read(parser, argv)
     about, stamp = plan(given.smallest)
     kept = jobs.kept(given, stamp)

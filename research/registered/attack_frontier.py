@@ -337,13 +337,18 @@ def means(
     return all_of
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command."""
-    parser = options.make_parser(__doc__)
-    jobs.add_options(parser, NAME)
+def add_options(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add the options of an experiment that trains models on registered data sets and keeps them."""
+    jobs.add_options(parser, name)
     parser.add_argument("--output", type=Path, help="write the numbers to this file")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--data", nargs="+", help="of the registered data sets; by default all")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    parser = options.make_parser(__doc__)
+    add_options(parser, NAME)
     given = options.read(parser, argv)
     about = plan(given.smallest)
     kept = jobs.kept(given, registered(NAME)[1])

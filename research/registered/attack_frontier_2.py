@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cache, partial
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -26,7 +25,7 @@ from benchmarks import options
 from research import jobs
 from research.jobs import Kept
 from research.markdown import table
-from research.registered.attack_frontier import NORMS, Job, attacks, few, points, signed
+from research.registered.attack_frontier import NORMS, Job, add_options, attacks, few, points, signed
 from research.registered.hulls import ahead
 from research.registered.resnet import ResNet18
 from research.registration import registered_or_draft, require_registered
@@ -232,10 +231,7 @@ def shown(about: dict[str, Any], results: dict[str, Any]) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the experiment, or list what is missing."""
     parser = options.make_parser(__doc__)
-    jobs.add_options(parser, NAME)
-    parser.add_argument("--output", type=Path, help="write the numbers to this file")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--data", nargs="+", help="of the registered data sets; by default all")
+    add_options(parser, NAME)
     given = options.read(parser, argv)
     about, stamp = plan(given.smallest), registered_or_draft(NAME)[1]
     if not given.smallest:

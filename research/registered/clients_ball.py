@@ -27,6 +27,8 @@ from research.registration import registered
 NAME = "clients-ball"
 RIVALS = [name for name in selection.METHODS if name not in selection.ORDERS]
 COMPARED = [selection.BALL, *RIVALS]
+SHOWN = [*selection.ORDERS, *(name for name in RIVALS if name != "decay")]
+"""The methods of the tables by task, beside decay."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -77,14 +79,14 @@ def mean(row: Mapping[str, Any], name: str, kind: str, number: str = "loss") -> 
     return float(values.mean())
 
 
-def ranks(rows: Rows, kind: str, number: str = "loss") -> dict[str, float]:
+def ranks(rows: Rows, kind: str, number: str = "loss", methods: Sequence[str] = COMPARED) -> dict[str, float]:
     """Return the mean rank of each method; ties share a rank."""
     sign = -1.0 if number == "accuracy" else 1.0
     every: list[list[float]] = []
     for row in rows:
-        values = [round(sign * mean(row, name, kind, number), 5) for name in COMPARED]
+        values = [round(sign * mean(row, name, kind, number), 5) for name in methods]
         every.append([sum(v < own for v in values) + (1 + values.count(own)) / 2 for own in values])
-    return dict(zip(COMPARED, np.array(every).mean(0).tolist(), strict=True))
+    return dict(zip(methods, np.array(every).mean(0).tolist(), strict=True))
 
 
 def sides(rows: Rows, about: Mapping[str, Any]) -> tuple[Rows, Rows]:
@@ -101,10 +103,11 @@ def counts(rows: Rows, first: str, second: str, kind: str, level: float) -> tupl
     )
 
 
-def after_holm(rows: Rows, about: Mapping[str, Any], name: str = selection.BALL) -> dict[str, tuple[int, int]]:
-    """Return on how many tasks the ball is better and worse than each rival, after Holm over the rivals of a task."""
-    level = about["verdict"]["level"]
-    rivals = [each for each in COMPARED if each != name]
+def after_holm(
+    rows: Rows, level: float, name: str = selection.BALL, methods: Sequence[str] = COMPARED
+) -> dict[str, tuple[int, int]]:
+    """Return on how many tasks a method is better and worse than each rival, after Holm over the rivals of a task."""
+    rivals = [each for each in methods if each != name]
     result: dict[str, tuple[int, int]] = dict.fromkeys(rivals, (0, 0))
     for row in rows:
         for rival, each in zip(rivals, shared.holm([gap(row, name, rival, "scaled") for rival in rivals]), strict=True):
@@ -130,7 +133,7 @@ def report(rows: Rows, about: Mapping[str, Any]) -> str:
 
 def verdict(rows: Rows, about: Mapping[str, Any]) -> str:
     """Return whether the goal is reached, in two sentences."""
-    won, lost = after_holm(rows, about)["decay"]
+    won, lost = after_holm(rows, about["verdict"]["level"])["decay"]
     by_rank = sorted(ranks(rows, "scaled").items(), key=lambda pair: pair[1])
     best, total = by_rank[0], len(rows)
     own = dict(by_rank)[selection.BALL]
@@ -144,7 +147,8 @@ def verdict(rows: Rows, about: Mapping[str, Any]) -> str:
 
 def summary(rows: Rows, about: Mapping[str, Any]) -> str:
     """Return a row per method: mean ranks, tasks where it is better or worse than decay, and the ball's comparison."""
-    level, against = about["verdict"]["level"], after_holm(rows, about)
+    level = about["verdict"]["level"]
+    against = after_holm(rows, level)
     scaled, plain = ranks(rows, "scaled"), ranks(rows, "plain")
     accurate, worst = ranks(rows, "scaled", "accuracy"), ranks(rows, "scaled", "worst")
     lines: list[list[str]] = []
@@ -156,9 +160,8 @@ def summary(rows: Rows, about: Mapping[str, Any]) -> str:
     return table(["method", *heads, "better / worse than decay", "ball better / worse"], lines)
 
 
-def losses(rows: Rows, kind: str, title: str, level: float) -> str:
+def losses(rows: Rows, kind: str, title: str, level: float, others: Sequence[str] = SHOWN) -> str:
     """Return a row per task: decay's loss, and each other method's difference from it; bold with confidence."""
-    others = [*selection.ORDERS, *(name for name in COMPARED if name not in (selection.BALL, "decay"))]
     lines = [
         [
             row["task"],

@@ -14,19 +14,19 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from benchmarks import options
 from research.clients_ball import networks
 from research.clients_ball.tasks import load
 from research.registered import splits as shared
-from research.registered.clients_ball import gap, mean, sides
-from research.registered.splits import Gap, Rows, table
+from research.registered.clients_ball import after_holm, losses, ranks, sides
+from research.registered.splits import Rows, table
 from research.registration import registered, registered_or_draft, require_registered
 
 NAME, TASKS = "clients-ball-cnn", "clients-ball"
 FIRST = "clients' ball at a layer"
 """The method of the primary question."""
+METHODS = list(networks.CONTENDERS)
+OTHERS = [name for name in METHODS if name != "decay"]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -58,56 +58,22 @@ def report(rows: Rows, about: Mapping[str, Any]) -> str:
     beyond, controls = sides(rows, about)
     level, parts = about["verdict"]["level"], list[str]()
     if beyond:
-        parts += [summary(beyond, level), losses(beyond, "scaled", "log-loss with a temperature", level)]
-        parts.append(losses(beyond, "plain", "log-loss without a temperature", level))
+        parts += [summary(beyond, level), losses(beyond, "scaled", "log-loss with a temperature", level, OTHERS)]
+        parts.append(losses(beyond, "plain", "log-loss without a temperature", level, OTHERS))
     if controls:
-        parts.append(losses(controls, "scaled", "controls, log-loss with a temperature", level))
+        parts.append(losses(controls, "scaled", "controls, log-loss with a temperature", level, OTHERS))
     return "\n\n".join(parts)
-
-
-def ranks(rows: Rows, kind: str) -> dict[str, float]:
-    """Return the mean rank of each method in log-loss; ties share a rank."""
-    every: list[list[float]] = []
-    for row in rows:
-        values = [round(mean(row, name, kind), 5) for name in networks.CONTENDERS]
-        every.append([sum(v < own for v in values) + (1 + values.count(own)) / 2 for own in values])
-    return dict(zip(networks.CONTENDERS, np.array(every).mean(0).tolist(), strict=True))
-
-
-def against(rows: Rows, level: float, name: str = FIRST) -> dict[str, tuple[int, int]]:
-    """Return on how many tasks a method is better and worse than each rival, after Holm over the rivals of a task."""
-    rivals = [each for each in networks.CONTENDERS if each != name]
-    result: dict[str, tuple[int, int]] = dict.fromkeys(rivals, (0, 0))
-    for row in rows:
-        gaps: list[Gap] = shared.holm([gap(row, name, rival, "scaled") for rival in rivals])
-        for rival, each in zip(rivals, gaps, strict=True):
-            won, lost = result[rival]
-            result[rival] = won + (each.p < level and each.mean < 0), lost + (each.p < level and each.mean > 0)
-    return result
 
 
 def summary(rows: Rows, level: float) -> str:
     """Return a row per method: its mean ranks, and on how many tasks the ball at a layer is better or worse."""
-    scaled, plain, compared = ranks(rows, "scaled"), ranks(rows, "plain"), against(rows, level)
+    scaled, plain = (ranks(rows, kind, methods=METHODS) for kind in ("scaled", "plain"))
+    compared = after_holm(rows, level, FIRST, METHODS)
     lines: list[list[str]] = []
-    for name in sorted(networks.CONTENDERS, key=scaled.__getitem__):
+    for name in sorted(METHODS, key=scaled.__getitem__):
         ball = "" if name == FIRST else " / ".join(map(str, compared[name]))
         lines.append([name, f"{scaled[name]:.1f}", f"{plain[name]:.1f}", ball])
     return table(["method", "rank in log-loss", "without a temperature", f"{FIRST} better / worse"], lines)
-
-
-def losses(rows: Rows, kind: str, title: str, level: float) -> str:
-    """Return a row per task: decay's loss, and each other method's difference from it; bold with confidence."""
-    others = [name for name in networks.CONTENDERS if name != "decay"]
-    lines = [
-        [
-            row["task"],
-            f"{mean(row, 'decay', kind):.3f}",
-            *(gap(row, name, "decay", kind).marked(level) for name in others),
-        ]
-        for row in rows
-    ]
-    return table([title, "decay", *others], lines)
 
 
 if __name__ == "__main__":
